@@ -1,0 +1,18 @@
+//! Fast, small and provably right text to speech with rumik-oss-1.
+//!
+//! ```text
+//! source checkpoint ──quant──▶ export folder                          (rumik-export)
+//! text ──speech──▶ tokens ──engine──▶ codes ──mimi──▶ PCM ──audio──▶ bytes   (rumik-run)
+//! source ──reference──▶ logits ◀──verify──▶ engine ◀── export folder  (rumik-verify)
+//! ```
+//!
+//! `docs/architecture.md` walks the same way in words.
+
+pub mod cli;
+pub mod config;
+pub mod engine;
+pub mod error;
+pub mod format;
+pub mod tensors;
+
+pub use error::{Error, Result};
