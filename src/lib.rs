@@ -8,11 +8,13 @@
 //!
 //! `docs/architecture.md` walks the same way in words.
 
+pub mod audio;
 pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod playback;
 pub mod tensors;
 
 pub use error::{Error, Result};
