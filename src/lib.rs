@@ -15,6 +15,7 @@ pub mod engine;
 pub mod error;
 pub mod format;
 pub mod playback;
+pub mod speech;
 pub mod tensors;
 
 pub use error::{Error, Result};
