@@ -139,6 +139,21 @@ fn temporary_name(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id())))
 }
 
+/// Writes a small file so that its name holds all of it or what it held before.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = temporary_name(path)?;
+    let written = std::fs::write(&temporary, bytes)
+        .map_err(Error::io("write", &temporary))
+        .and_then(|()| std::fs::rename(&temporary, path).map_err(Error::io("rename the finished file to", path)));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
