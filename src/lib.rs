@@ -14,6 +14,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod hub;
 pub mod pipeline;
 pub mod playback;
 pub mod speech;
