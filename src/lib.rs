@@ -13,6 +13,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod quant;
 pub mod tensors;
 
 pub use error::{Error, Result};
