@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::matrix::{Flaw, RowError};
-use super::simd::{Float, INFINITY_BITS, LANES, ROUND, Simd, largest_magnitude_bits, per_instruction_set, sum_lanes};
+use super::simd::{Float, INFINITY_BITS, LANES, ROUND, Simd, largest_magnitude_bits, per_instruction_set, reduce};
 
 /// Largest code; -128 is never written, so that a row and its negative have the same codes.
 const LARGEST: f32 = 127.0;
@@ -65,7 +65,10 @@ per_instruction_set! {
 
 #[inline(always)]
 fn row_body(float: Float, row: &[u8], work: &mut [f32], codes: &mut [u8]) -> Result<(f16, RowError), Flaw> {
-    assert!(row.len() == work.len() * float.width() && codes.len() == work.len(), "operands of one row differ in length");
+    assert!(
+        row.len() == work.len() * float.width() && codes.len() == work.len(),
+        "operands of one row differ in length"
+    );
     float.load(row, work);
     let largest = largest_magnitude_bits(work);
     let scale = f16::from_f32(f32::from_bits(largest) / LARGEST);
@@ -103,5 +106,5 @@ fn encode(w: &[f32], scale: f32, codes: &mut [u8]) -> (f64, f64) {
     for (lane, (w, code)) in rest.iter().zip(code_rest).enumerate() {
         one(lane, *w, code);
     }
-    (sum_lanes(&error), sum_lanes(&norm))
+    (reduce(error, |a, b| a + b), reduce(norm, |a, b| a + b))
 }
