@@ -12,6 +12,8 @@ pub mod audio;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "demo")]
+pub mod demo;
 pub mod engine;
 pub mod error;
 pub mod format;

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::engine::Engine;
-use crate::engine::cpu::{CpuEngine, CpuOptions};
-use crate::error::{Error, Result};
+use crate::engine::cpu::{CpuEngine, Options};
+#[cfg(not(feature = "demo"))]
+use crate::error::Error;
+use crate::error::Result;
 use crate::format::{Export, Files};
 use crate::hub::{self, DEFAULT_REPO, DEFAULT_REVISION, Hub, Location, Wanted};
 use crate::speech::Speech;
@@ -62,11 +64,12 @@ impl Model {
         let (files, notice) = files(args)?;
         let export = Export::from_files(files)?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
-        let options = CpuOptions { threads: args.threads, ..CpuOptions::default() };
+        let name = export.name.clone();
+        let options = Options { threads: args.threads, ..Options::default() };
         let engine = match args.device {
-            Device::Auto | Device::Cpu => Box::new(CpuEngine::open(&export, options)?),
+            Device::Auto | Device::Cpu => Box::new(CpuEngine::new(export, options)?),
         };
-        Ok(Model { name: export.name.clone(), engine, speech, notice })
+        Ok(Model { name, engine, speech, notice })
     }
 }
 
@@ -86,7 +89,7 @@ fn companions(folder: &std::path::Path, offline: bool) -> Result<PathBuf> {
     if complete {
         return Ok(folder.to_owned());
     }
-    let wanted = Wanted::source(true).without_weights();
+    let wanted = Wanted::companions();
     Ok(Hub::from_env(offline)?.snapshot(DEFAULT_REPO, DEFAULT_REVISION, &wanted)?.folder)
 }
 

@@ -40,12 +40,17 @@ impl Wanted {
         wanted
     }
 
-    /// An int4 export, which may lack the codec, the report and, when others made it, the tokenizer.
+    /// An int4 export, which may lack the codec, the report and, when others made it, all that is not weights.
     pub fn export() -> Wanted {
-        let mut wanted = Wanted { required: vec!["config.json"], weights: true, ..Wanted::source(false) };
-        wanted.optional.extend(["export.json", "tokenizer.json"]);
+        let mut wanted = Wanted { required: vec![], ..Wanted::source(false) };
+        wanted.optional.extend(["export.json", "config.json", "tokenizer.json"]);
         wanted.optional.extend(CODEC_FILES);
         wanted
+    }
+
+    /// What an export that holds only its int4 file takes from the source: config, tokenizer and codec.
+    pub fn companions() -> Wanted {
+        Wanted { weights: false, ..Wanted::source(true) }
     }
 
     /// The same without the large files: what can be had before a download worth planning.

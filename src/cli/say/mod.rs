@@ -96,8 +96,7 @@ pub fn run(args: &SayArgs) -> anyhow::Result<Outcome> {
         max_seconds: args.max_seconds,
     };
     let mut sinks = Sinks::open(args, format, &model, &text)?;
-    let spoken =
-        pipeline::speak(&mut *model.engine, &model.speech, &script, &mut |sound| sinks.hear(&sound))?;
+    let spoken = pipeline::speak(&mut *model.engine, &model.speech, &script, &mut |sound| sinks.hear(&sound))?;
     let playback = sinks.finish(&spoken)?;
     warn(&model, &spoken);
     let q = model.engine.info().config.num_quantizers;
@@ -139,7 +138,11 @@ impl SayArgs {
         let heard = false;
         let Some(out) = &self.out else {
             if !heard && !self.json && self.tokens_out.is_none() {
-                let play = if cfg!(feature = "speaker") { "or --play" } else { "(or build with the feature speaker for --play)" };
+                let play = if cfg!(feature = "speaker") {
+                    "or --play"
+                } else {
+                    "(or build with the feature speaker for --play)"
+                };
                 return Err(Error::input("--out", format!("say where the speech goes: --out FILE.wav {play}")));
             }
             return Ok(None);

@@ -28,7 +28,10 @@ impl Sinks {
         let rate = model.engine.info().sample_rate_hz;
         let wants_sound = args.out.is_some() || cfg!(feature = "speaker");
         if rate == 0 && wants_sound {
-            return Err(Error::input("--model", "this export has no codec (--no-codec) and makes tokens only; export again with the codec"));
+            return Err(Error::input(
+                "--model",
+                "this export has no codec (--no-codec) and makes tokens only; export again with the codec",
+            ));
         }
         let file = match (&args.out, format) {
             (Some(path), Some(format)) => Some(AudioOutput::open(path, format, rate as u32)?),
