@@ -4,7 +4,7 @@
 //! thereby compiled for its registers; the int4 and int8 products are the loops below around two hand-written functions
 //! that compute integer sums. Every table computes the same bits as [`plain`].
 
-use super::plain::{self, Rounded};
+use super::plain::{self, Digits, Rounded};
 use crate::error::{Error, Result};
 use crate::format::{Int4Matrix, Int8Matrix};
 
@@ -32,7 +32,7 @@ pub struct Kernels {
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     pub q: &'a [i16],
-    pub digits: &'a [i8],
+    pub digits: &'a [Digits],
     pub sum: &'a [i32],
     pub step: &'a [f32],
     pub offset: &'a [f32],
@@ -47,7 +47,7 @@ impl Rounded {
         let end = start + count;
         Block {
             q: &self.q[start * GROUP..end * GROUP],
-            digits: &self.digits[start * plain::GROUP_DIGITS..end * plain::GROUP_DIGITS],
+            digits: &self.digits[start..end],
             sum: &self.sum[start..end],
             step: &self.scale[start..end],
             offset: &self.offset[start..end],
@@ -55,149 +55,167 @@ impl Rounded {
     }
 }
 
-/// Defines `KERNELS` for the instruction set of a module that has two functions: `int4_sums` and `int8_sums`, both
+/// Activation vectors that share the unpacking of a row. They take a tile of rows 16 groups at a time, so that their
+/// digits stay in the first-level cache; a vector alone takes whole rows, so that the codes are one stream.
+pub(super) const TOGETHER: usize = 4;
+
+/// Defines `KERNELS` for the instruction set of a module that has four functions: `int4_sums` and `int8_sums`, both
 /// `fn<const C: usize>(codes: &[u8], x: &[Block; C]) -> [[i32; 16]; C]`, the sums of code times integer of up to 16
-/// groups of a row for `C` activation vectors. The codes are unpacked once for all of them.
+/// groups of a row for `C` activation vectors (the codes are unpacked once for all of them); and `dot(&[f32], &[f32])` and
+/// `dot_bf16(&[[u8; 2]], &[f32])`, which are [`plain::dot_of`].
 macro_rules! kernel_table {
     ($name:literal, $features:literal) => {
         pub(super) static KERNELS: Kernels =
             Kernels { name: $name, round, int4_rows, int8_rows, bf16_rows, f32_rows, layer_norm, attend, silu_up };
 
-        /// Activation vectors that share the unpacking of a row.
-        const TOGETHER: usize = 4;
-
         #[target_feature(enable = $features)]
         fn int4_rows(w: &Int4Matrix, first: usize, x: &Rounded, y: &mut [f32]) {
-            for (row, y) in (first..).zip(y.chunks_exact_mut(x.columns)) {
-                let (together, rest) = y.as_chunks_mut::<TOGETHER>();
-                for (i, y) in together.iter_mut().enumerate() {
-                    *y = int4_row(w, row, x, i * TOGETHER);
+            let together = x.columns / TOGETHER * TOGETHER;
+            if together > 0 {
+                let mut p = vec![[[0.0; LANES]; TOGETHER]; y.len() / x.columns];
+                for column in (0..together).step_by(TOGETHER) {
+                    int4_tile(w, first, x, column, &mut p, y);
                 }
-                let done = x.columns - rest.len();
-                for (i, y) in rest.iter_mut().enumerate() {
-                    [*y] = int4_row(w, row, x, done + i);
+            }
+            for (row, y) in (first..).zip(y.chunks_exact_mut(x.columns)) {
+                for column in together..x.columns {
+                    int4_tile(w, row, x, column, &mut [[[0.0; LANES]; 1]], y);
                 }
             }
         }
 
+        /// `p.len()` rows from `first`, `C` columns from `column`; `p` is working memory.
         #[target_feature(enable = $features)]
         #[inline]
-        fn int4_row<const C: usize>(w: &Int4Matrix, row: usize, x: &Rounded, column: usize) -> [f32; C] {
+        fn int4_tile<const C: usize>(
+            w: &Int4Matrix,
+            first: usize,
+            x: &Rounded,
+            column: usize,
+            p: &mut [[[f32; LANES]; C]],
+            y: &mut [f32],
+        ) {
             let groups = x.groups();
-            let codes = &w.codes[row * w.k / 2..(row + 1) * w.k / 2];
-            let (scale, min) = (&w.scale[row * groups..][..groups], &w.min[row * groups..][..groups]);
-            let mut p = [[0.0; LANES]; C];
-            for first in (0..groups).step_by(LANES) {
-                let count = LANES.min(groups - first);
-                let x: [Block<'_>; C] = std::array::from_fn(|c| x.block(column + c, first, count));
-                let sums = int4_sums(&codes[first * GROUP / 2..(first + count) * GROUP / 2], &x);
-                let (scale, min) = (&scale[first..first + count], &min[first..first + count]);
-                for c in 0..C {
-                    plain::fold_int4(&mut p[c], &sums[c], scale, min, x[c].step, x[c].offset);
+            p.fill([[0.0; LANES]; C]);
+            for start in (0..groups).step_by(LANES) {
+                let count = LANES.min(groups - start);
+                let mut block = [x.block(column, start, count); C];
+                for c in 1..C {
+                    block[c] = x.block(column + c, start, count);
+                }
+                for (row, p) in (first..).zip(&mut *p) {
+                    let at = row * groups + start;
+                    let sums = int4_sums(&w.codes[at * GROUP / 2..(at + count) * GROUP / 2], &block);
+                    let (scale, min) = (&w.scale[at..at + count], &w.min[at..at + count]);
+                    for c in 0..C {
+                        plain::fold_int4(&mut p[c], &sums[c], scale, min, block[c].step, block[c].offset);
+                    }
                 }
             }
-            let mut y = [0.0; C];
-            for c in 0..C {
-                y[c] = plain::sum_lanes(&p[c]);
+            for (p, y) in p.iter().zip(y.chunks_exact_mut(x.columns)) {
+                for (p, y) in p.iter().zip(&mut y[column..column + C]) {
+                    *y = plain::sum_lanes(p);
+                }
             }
-            y
         }
 
         #[target_feature(enable = $features)]
         fn int8_rows(w: &Int8Matrix, first: usize, x: &Rounded, y: &mut [f32]) {
-            for (row, y) in (first..).zip(y.chunks_exact_mut(x.columns)) {
-                let (together, rest) = y.as_chunks_mut::<TOGETHER>();
-                for (i, y) in together.iter_mut().enumerate() {
-                    *y = int8_row(w, row, x, i * TOGETHER);
+            let together = x.columns / TOGETHER * TOGETHER;
+            if together > 0 {
+                let mut p = vec![[[0.0; LANES]; TOGETHER]; y.len() / x.columns];
+                for column in (0..together).step_by(TOGETHER) {
+                    int8_tile(w, first, x, column, &mut p, y);
                 }
-                let done = x.columns - rest.len();
-                for (i, y) in rest.iter_mut().enumerate() {
-                    [*y] = int8_row(w, row, x, done + i);
+            }
+            for (row, y) in (first..).zip(y.chunks_exact_mut(x.columns)) {
+                for column in together..x.columns {
+                    int8_tile(w, row, x, column, &mut [[[0.0; LANES]; 1]], y);
+                }
+            }
+        }
+
+        /// As `int4_tile`.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn int8_tile<const C: usize>(
+            w: &Int8Matrix,
+            first: usize,
+            x: &Rounded,
+            column: usize,
+            p: &mut [[[f32; LANES]; C]],
+            y: &mut [f32],
+        ) {
+            let groups = x.groups();
+            p.fill([[0.0; LANES]; C]);
+            for start in (0..groups).step_by(LANES) {
+                let count = LANES.min(groups - start);
+                let mut block = [x.block(column, start, count); C];
+                for c in 1..C {
+                    block[c] = x.block(column + c, start, count);
+                }
+                for (row, p) in (first..).zip(&mut *p) {
+                    let at = row * groups + start;
+                    let sums = int8_sums(&w.codes[at * GROUP..(at + count) * GROUP], &block);
+                    for c in 0..C {
+                        plain::fold_int8(&mut p[c], &sums[c], block[c].step);
+                    }
+                }
+            }
+            for (row, (p, y)) in (first..).zip(p.iter().zip(y.chunks_exact_mut(x.columns))) {
+                let scale = plain::widen(w.scale[row].to_bits());
+                for (p, y) in p.iter().zip(&mut y[column..column + C]) {
+                    *y = plain::sum_lanes(p) * scale;
                 }
             }
         }
 
         #[target_feature(enable = $features)]
-        #[inline]
-        fn int8_row<const C: usize>(w: &Int8Matrix, row: usize, x: &Rounded, column: usize) -> [f32; C] {
-            let groups = x.groups();
-            let codes = &w.codes[row * w.k..(row + 1) * w.k];
-            let mut p = [[0.0; LANES]; C];
-            for first in (0..groups).step_by(LANES) {
-                let count = LANES.min(groups - first);
-                let x: [Block<'_>; C] = std::array::from_fn(|c| x.block(column + c, first, count));
-                let sums = int8_sums(&codes[first * GROUP..(first + count) * GROUP], &x);
-                for c in 0..C {
-                    plain::fold_int8(&mut p[c], &sums[c], x[c].step);
-                }
-            }
-            let scale = plain::widen(w.scale[row].to_bits());
-            let mut y = [0.0; C];
-            for c in 0..C {
-                y[c] = plain::sum_lanes(&p[c]) * scale;
-            }
-            y
-        }
-
-        float_operations! { #[target_feature(enable = $features)] }
-    };
-}
-
-/// Defines the floating-point operations of a table: the plain ones, compiled with the given attributes.
-macro_rules! float_operations {
-    ($(#[$attribute:meta])*) => {
-        $(#[$attribute])*
         fn round(x: &[f32], out: &mut Rounded) {
             plain::round(x, out);
         }
 
-        $(#[$attribute])*
+        #[target_feature(enable = $features)]
         fn bf16_rows(w: &[u8], x: &[f32], k: usize, y: &mut [f32]) {
-            plain::bf16_rows(w, x, k, y);
+            plain::rows_by(|w, x| dot_bf16(w, x), w.as_chunks::<2>().0, x, k, y);
         }
 
-        $(#[$attribute])*
+        #[target_feature(enable = $features)]
         fn f32_rows(w: &[f32], x: &[f32], k: usize, y: &mut [f32]) {
-            plain::f32_rows(w, x, k, y);
+            plain::rows_by(|w, x| dot(w, x), w, x, k, y);
         }
 
-        $(#[$attribute])*
+        #[target_feature(enable = $features)]
         fn layer_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
             plain::layer_norm(x, weight, eps, out);
         }
 
-        $(#[$attribute])*
+        #[target_feature(enable = $features)]
         fn attend(q: &[f32], keys: &[u16], values: &[u16], dim: usize, scratch: &mut Vec<f32>, out: &mut [f32]) {
-            plain::attend(q, keys, values, dim, scratch, out);
+            plain::attend_by(|a, b| dot(a, b), q, (keys, values), dim, scratch, out);
         }
 
-        $(#[$attribute])*
+        #[target_feature(enable = $features)]
         fn silu_up(gate: &[f32], up: &[f32], out: &mut [f32]) {
             plain::silu_up(gate, up, out);
         }
     };
 }
 
-pub(super) use {float_operations, kernel_table};
+pub(super) use kernel_table;
 
 /// The table for machines that have nothing better.
-mod portable {
-    use super::{Kernels, Rounded, plain};
-
-    pub(super) static KERNELS: Kernels = Kernels {
-        name: "plain",
-        round,
-        int4_rows: plain::int4_rows,
-        int8_rows: plain::int8_rows,
-        bf16_rows,
-        f32_rows,
-        layer_norm,
-        attend,
-        silu_up,
-    };
-
-    float_operations! {}
-}
+static PLAIN: Kernels = Kernels {
+    name: "plain",
+    round: plain::round,
+    int4_rows: plain::int4_rows,
+    int8_rows: plain::int8_rows,
+    bf16_rows: plain::bf16_rows,
+    f32_rows: plain::f32_rows,
+    layer_norm: plain::layer_norm,
+    attend: plain::attend,
+    silu_up: plain::silu_up,
+};
 
 #[allow(unsafe_code)]
 impl Kernels {
@@ -208,7 +226,7 @@ impl Kernels {
         tables.extend(super::x86::available());
         #[cfg(target_arch = "aarch64")]
         tables.extend(super::neon::available());
-        tables.push(&portable::KERNELS);
+        tables.push(&PLAIN);
         tables
     }
 

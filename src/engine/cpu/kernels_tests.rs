@@ -72,7 +72,7 @@ fn check_products(random: &mut Random, n: usize, k: usize, columns: usize) {
     let what = format!("{n} x {k}, {columns} columns");
     let (int4, int8) = (random.int4(n, k), random.int8(n, k));
     let x = random.activations(columns * k);
-    let plain = &portable::KERNELS;
+    let plain = &PLAIN;
     for table in Kernels::available() {
         for order in [Order::Nibbles, Order::Bytes] {
             let (ours, expected) = (rounded(table, &x, k, order), rounded(plain, &x, k, order));
@@ -119,10 +119,10 @@ fn extreme_codes_and_activations_do_not_overflow() {
             for table in Kernels::available() {
                 let (mut y, mut z) = (vec![0.0; n], vec![0.0; n]);
                 table.int4_rows(&int4, 0, &rounded(table, &x, k, Order::Nibbles), &mut y);
-                plain::int4_rows(&int4, 0, &rounded(&portable::KERNELS, &x, k, Order::Nibbles), &mut z);
+                plain::int4_rows(&int4, 0, &rounded(&PLAIN, &x, k, Order::Nibbles), &mut z);
                 assert_same(table.name, "int4", &y, &z);
                 table.int8_rows(&int8, 0, &rounded(table, &x, k, Order::Bytes), &mut y);
-                plain::int8_rows(&int8, 0, &rounded(&portable::KERNELS, &x, k, Order::Bytes), &mut z);
+                plain::int8_rows(&int8, 0, &rounded(&PLAIN, &x, k, Order::Bytes), &mut z);
                 assert_same(table.name, "int8", &y, &z);
             }
         }
@@ -140,7 +140,7 @@ fn products_are_close_to_those_of_the_unrounded_activations() {
     let w = random.int4(n, k);
     let x = random.values(k);
     let mut y = vec![0.0; n];
-    plain::int4_rows(&w, 0, &rounded(&portable::KERNELS, &x, k, Order::Nibbles), &mut y);
+    plain::int4_rows(&w, 0, &rounded(&PLAIN, &x, k, Order::Nibbles), &mut y);
     let (mut error, mut norm) = (0.0, 0.0);
     for (row, y) in y.iter().enumerate() {
         let weight = |i: usize| {
@@ -222,7 +222,7 @@ proptest! {
             table.attend(&q, cache.split_at(t * dim), dim, &mut Vec::new(), &mut out[4]);
             out.concat()
         };
-        let expected = results(&portable::KERNELS);
+        let expected = results(&PLAIN);
         for table in Kernels::available() {
             assert_same(table.name, "floating point", &results(table), &expected);
         }

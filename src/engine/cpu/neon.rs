@@ -8,8 +8,8 @@
 use std::arch::aarch64::*;
 use std::arch::is_aarch64_feature_detected as has;
 
-use super::kernels::{Block, Kernels, float_operations, kernel_table};
-use super::plain::{self, GROUP_DIGITS, LANES, Rounded};
+use super::kernels::{Block, Kernels, TOGETHER, kernel_table};
+use super::plain::{self, LANES, Rounded};
 use crate::format::layout::GROUP;
 use crate::format::{Int4Matrix, Int8Matrix};
 
@@ -56,7 +56,60 @@ fn bytes(group: &[u8; GROUP]) -> [int8x16_t; 8] {
     std::array::from_fn(|i| vreinterpretq_s8_u8(load_unsigned(&group[16 * i..16 * i + 16])))
 }
 
-/// Defines the two sums of an instruction set around its `dot(sum, a, b)`.
+#[target_feature(enable = "neon")]
+#[inline]
+fn load_floats(values: &[f32]) -> float32x4_t {
+    assert!(values.len() >= 4);
+    // SAFETY: four values are readable, by the assertion; the load needs no alignment.
+    unsafe { vld1q_f32(values.as_ptr()) }
+}
+
+/// [`plain::dot_of`] for f32.
+#[target_feature(enable = "neon")]
+#[inline]
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [vdupq_n_f32(0.0); 4];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            *sum = vfmaq_f32(*sum, load_floats(&a[4 * i..4 * i + 4]), load_floats(&b[4 * i..4 * i + 4]));
+        }
+    }
+    finish(sums, a_rest, b_rest)
+}
+
+/// [`plain::dot_of`] for bf16.
+#[target_feature(enable = "neon")]
+#[inline]
+fn dot_bf16(a: &[[u8; 2]], b: &[f32]) -> f32 {
+    let mut sums = [vdupq_n_f32(0.0); 4];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        for half in 0..2 {
+            let bits = vreinterpretq_u16_u8(load_unsigned(a[8 * half..8 * half + 8].as_flattened()));
+            let wide = [vshll_n_u16::<16>(vget_low_u16(bits)), vshll_high_n_u16::<16>(bits)];
+            for (i, wide) in wide.into_iter().enumerate() {
+                let (sum, at) = (&mut sums[2 * half + i], 8 * half + 4 * i);
+                *sum = vfmaq_f32(*sum, vreinterpretq_f32_u32(wide), load_floats(&b[at..at + 4]));
+            }
+        }
+    }
+    finish(sums, a_rest, b_rest)
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn finish<W: plain::Weight>(sums: [float32x4_t; 4], a: &[W], b: &[f32]) -> f32 {
+    let mut p = [0.0; LANES];
+    for (sum, p) in sums.iter().zip(p.as_chunks_mut::<4>().0) {
+        // SAFETY: the chunk has four values; the store needs no alignment.
+        unsafe { vst1q_f32(p.as_mut_ptr(), *sum) };
+    }
+    plain::add_products(&mut p, a, b);
+    plain::sum_lanes(&p)
+}
+
+/// Defines the two sums of an instruction set around its `add_dot(sum, a, b)`.
 macro_rules! sums {
     ($features:literal) => {
         #[target_feature(enable = $features)]
@@ -66,7 +119,7 @@ macro_rules! sums {
             for (g, group) in codes.as_chunks::<{ GROUP / 2 }>().0.iter().enumerate() {
                 let codes = nibbles(group);
                 for c in 0..C {
-                    out[c][g] = products(&codes, &x[c].digits[g * GROUP_DIGITS..(g + 1) * GROUP_DIGITS]);
+                    out[c][g] = products(&codes, &x[c].digits[g].0);
                 }
             }
             out
@@ -79,7 +132,7 @@ macro_rules! sums {
             for (g, group) in codes.as_chunks::<GROUP>().0.iter().enumerate() {
                 let codes = bytes(group);
                 for c in 0..C {
-                    out[c][g] = products(&codes, &x[c].digits[g * GROUP_DIGITS..(g + 1) * GROUP_DIGITS]);
+                    out[c][g] = products(&codes, &x[c].digits[g].0);
                 }
             }
             out
@@ -90,8 +143,8 @@ macro_rules! sums {
         fn products(codes: &[int8x16_t; 8], digits: &[i8]) -> i32 {
             let (mut high, mut low) = (vdupq_n_s32(0), vdupq_n_s32(0));
             for (i, code) in codes.iter().enumerate() {
-                high = dot(high, *code, load_signed(&digits[16 * i..16 * i + 16]));
-                low = dot(low, *code, load_signed(&digits[GROUP + 16 * i..GROUP + 16 * i + 16]));
+                high = add_dot(high, *code, load_signed(&digits[16 * i..16 * i + 16]));
+                low = add_dot(low, *code, load_signed(&digits[GROUP + 16 * i..GROUP + 16 * i + 16]));
             }
             256 * vaddvq_s32(high) + vaddvq_s32(low)
         }
@@ -107,7 +160,7 @@ mod dotprod {
     /// Adds four products to each lane. In assembly, because the intrinsic is not in stable Rust.
     #[target_feature(enable = "neon,dotprod")]
     #[inline]
-    fn dot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    fn add_dot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
         // SAFETY: one instruction of the enabled feature on registers; no memory, no flags.
         unsafe {
             std::arch::asm!(
@@ -131,7 +184,7 @@ mod neon {
     /// Adds the products to the lanes. A sum of two products of signed bytes fits 17 bits, so they are widened first.
     #[target_feature(enable = "neon")]
     #[inline]
-    fn dot(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    fn add_dot(sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
         let sum = vpadalq_s16(sum, vmull_s8(vget_low_s8(a), vget_low_s8(b)));
         vpadalq_s16(sum, vmull_high_s8(a, b))
     }

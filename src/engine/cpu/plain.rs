@@ -3,7 +3,8 @@
 //! Sums of floating-point numbers run over [`LANES`] partial sums, element `i` into partial sum `i % LANES`, which are
 //! then added in order; that order is part of the meaning. Rust neither reorders nor contracts floating-point
 //! arithmetic, so the same source compiled for wider registers computes the same bits. For that the functions here are
-//! inlined into the dispatch table of each instruction set; only the integer sums have hand-written versions.
+//! inlined into the dispatch table of each instruction set; only integer sums and dot products, which compilers do not
+//! widen by themselves, have hand-written versions.
 
 use half::f16;
 
@@ -16,8 +17,11 @@ pub const LANES: usize = 16;
 /// Largest magnitude of a rounded activation: 127 * 256, so that both of its digits are signed bytes.
 pub const LARGEST: f32 = 32512.0;
 
-/// Bytes of the two digits of a group.
-pub const GROUP_DIGITS: usize = 2 * GROUP;
+/// The two digits of each integer of a group, laid out in an [`Order`]. Aligned so that no load of 64 bytes crosses a
+/// cache line, which would halve the speed of the widest kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Digits(pub [i8; 2 * GROUP]);
 
 /// How the digits of a group of 128 columns are laid out for the code layout they meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +47,8 @@ pub struct Rounded {
     pub order: Order,
     /// `[columns, k]`, at most 32512 in magnitude.
     pub q: Vec<i16>,
-    /// `[columns, k / 128, 256]`: the same integers as two signed bytes, `q = 256 * high + low`.
-    pub digits: Vec<i8>,
+    /// `[columns, k / 128]`: the same integers as two signed bytes, `q = 256 * high + low`.
+    pub digits: Vec<Digits>,
     /// `[columns, k / 128]`: the value of an integer step.
     pub scale: Vec<f32>,
     /// `[columns, k / 128]`: the exact sum of the integers of a group.
@@ -63,7 +67,7 @@ impl Rounded {
             columns,
             order,
             q: vec![0; columns * k],
-            digits: vec![0; groups * GROUP_DIGITS],
+            digits: vec![Digits([0; 2 * GROUP]); groups],
             scale: vec![0.0; groups],
             sum: vec![0; groups],
             offset: vec![0.0; groups],
@@ -97,8 +101,8 @@ pub fn round_group(x: &[f32; GROUP], q: &mut [i16; GROUP]) -> f32 {
 
 /// Splits integers of magnitude up to 32512 into two signed bytes each, `q = 256 * high + low`.
 #[inline(always)]
-pub fn split_digits(q: &[i16; GROUP], order: Order, digits: &mut [i8; GROUP_DIGITS]) {
-    let (high, low) = digits.split_at_mut(GROUP);
+pub fn split_digits(q: &[i16; GROUP], order: Order, digits: &mut Digits) {
+    let (high, low) = digits.0.split_at_mut(GROUP);
     let split = |q: i16| {
         let low = q as i8;
         ((q.wrapping_sub(low.into()) >> 8) as i8, low)
@@ -125,8 +129,7 @@ pub fn split_digits(q: &[i16; GROUP], order: Order, digits: &mut [i8; GROUP_DIGI
 pub fn round(x: &[f32], out: &mut Rounded) {
     let inputs = x.as_chunks::<GROUP>().0.iter();
     let integers = out.q.as_chunks_mut::<GROUP>().0.iter_mut();
-    let digits = out.digits.as_chunks_mut::<GROUP_DIGITS>().0.iter_mut();
-    for (g, ((x, q), digits)) in inputs.zip(integers).zip(digits).enumerate() {
+    for (g, ((x, q), digits)) in inputs.zip(integers).zip(&mut out.digits).enumerate() {
         out.scale[g] = round_group(x, q);
         out.sum[g] = q.iter().map(|&q| i32::from(q)).sum();
         out.offset[g] = out.scale[g] * out.sum[g] as f32;
@@ -228,42 +231,68 @@ pub fn int8_rows(w: &Int8Matrix, first: usize, x: &Rounded, y: &mut [f32]) {
     }
 }
 
+/// A weight in memory that has an exact value in f32.
+pub(super) trait Weight: Copy {
+    /// Its value.
+    fn value(self) -> f32;
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        self
+    }
+}
+
+/// Little-endian bf16.
+impl Weight for [u8; 2] {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32::from_bits(u32::from(u16::from_le_bytes(self)) << 16)
+    }
+}
+
 /// The product of two vectors of the same length.
 #[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    dot_of(a, b)
+}
+
+/// [`dot`] for weights of any kind.
+#[inline(always)]
+pub(super) fn dot_of<W: Weight>(a: &[W], b: &[f32]) -> f32 {
     let mut p = [0.0; LANES];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        for w in 0..LANES {
-            p[w] = a[w].mul_add(b[w], p[w]);
-        }
-    }
-    for (w, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
-        p[w] = a.mul_add(*b, p[w]);
+    for (a, b) in a.chunks(LANES).zip(b.chunks(LANES)) {
+        add_products(&mut p, a, b);
     }
     sum_lanes(&p)
+}
+
+/// Adds up to 16 products to the lanes.
+#[inline(always)]
+pub(super) fn add_products<W: Weight>(p: &mut [f32; LANES], a: &[W], b: &[f32]) {
+    for (p, (a, b)) in p.iter_mut().zip(a.iter().zip(b)) {
+        *p = a.value().mul_add(*b, *p);
+    }
 }
 
 /// Multiplies rows of bf16 weights by activations.
 ///
 /// `w: [rows, k]` little-endian; `x: [columns, k]`; `y: [rows, columns]`, overwritten.
-#[inline(always)]
 pub fn bf16_rows(w: &[u8], x: &[f32], k: usize, y: &mut [f32]) {
-    let columns = x.len() / k;
-    let mut row = vec![0.0; k];
-    for (w, y) in w.chunks_exact(2 * k).zip(y.chunks_exact_mut(columns)) {
-        for (value, bytes) in row.iter_mut().zip(w.as_chunks::<2>().0) {
-            *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-        }
-        f32_rows(&row, x, k, y);
-    }
+    rows_by(dot_of, w.as_chunks::<2>().0, x, k, y);
 }
 
 /// Multiplies rows of f32 weights by activations.
 ///
 /// `w: [rows, k]`; `x: [columns, k]`; `y: [rows, columns]`, overwritten.
-#[inline(always)]
 pub fn f32_rows(w: &[f32], x: &[f32], k: usize, y: &mut [f32]) {
+    rows_by(dot_of, w, x, k, y);
+}
+
+/// Rows of weights times activations, by a given dot product.
+#[inline(always)]
+pub(super) fn rows_by<W>(dot: impl Fn(&[W], &[f32]) -> f32, w: &[W], x: &[f32], k: usize, y: &mut [f32]) {
     for (w, y) in w.chunks_exact(k).zip(y.chunks_exact_mut(x.len() / k)) {
         for (x, y) in x.chunks_exact(k).zip(y) {
             *y = dot(w, x);
@@ -344,8 +373,20 @@ impl Rope {
 ///
 /// `q`, `out`: `[heads, dim]` f32; `keys`, `values`: `[t, dim]` f16 bits, the positions that are seen, oldest first.
 /// Scores are scaled by `dim^-0.5`; softmax in f32. `scratch` is resized as needed.
-#[inline(always)]
 pub fn attend(q: &[f32], keys: &[u16], values: &[u16], dim: usize, scratch: &mut Vec<f32>, out: &mut [f32]) {
+    attend_by(dot, q, (keys, values), dim, scratch, out);
+}
+
+/// [`attend`] by a given dot product.
+#[inline(always)]
+pub(super) fn attend_by(
+    dot: impl Fn(&[f32], &[f32]) -> f32,
+    q: &[f32],
+    (keys, values): (&[u16], &[u16]),
+    dim: usize,
+    scratch: &mut Vec<f32>,
+    out: &mut [f32],
+) {
     let (heads, t) = (q.len() / dim, keys.len() / dim);
     let scale = 1.0 / (dim as f32).sqrt();
     scratch.resize(dim + heads * t, 0.0);
@@ -413,27 +454,10 @@ pub fn silu_up(gate: &[f32], up: &[f32], out: &mut [f32]) {
     }
 }
 
-/// GELU with the exact error function.
+/// GELU with the exact error function, in f64.
 pub fn gelu(x: f32) -> f32 {
     let x = f64::from(x);
-    (0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2))) as f32
-}
-
-/// The error function, to the precision of f64.
-///
-/// `2 / sqrt(pi) * e^(-x^2) * sum of 2^n x^(2n + 1) / (2n + 1)!!` (Abramowitz and Stegun 7.1.6): all terms have the same
-/// sign, so nothing cancels. Beyond 6 it is 1 in f64.
-pub fn erf(x: f64) -> f64 {
-    if x.is_nan() || x.abs() > 6.0 {
-        return if x.is_nan() { x } else { x.signum() };
-    }
-    let (mut term, mut sum, mut n) = (x, x, 0.0);
-    while term.abs() > 1e-17 * sum.abs() {
-        n += 1.0;
-        term *= 2.0 * x * x / (2.0 * n + 1.0);
-        sum += term;
-    }
-    std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum
+    (0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))) as f32
 }
 
 #[cfg(test)]

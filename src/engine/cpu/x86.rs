@@ -10,8 +10,8 @@
 use std::arch::is_x86_feature_detected as has;
 use std::arch::x86_64::*;
 
-use super::kernels::{Block, Kernels, float_operations, kernel_table};
-use super::plain::{self, GROUP_DIGITS, LANES, Rounded};
+use super::kernels::{Block, Kernels, TOGETHER, kernel_table};
+use super::plain::{self, LANES, Rounded};
 use crate::format::layout::GROUP;
 use crate::format::{Int4Matrix, Int8Matrix};
 
@@ -113,8 +113,44 @@ fn nibbles(group: &[u8; GROUP / 2]) -> (__m512i, __m512i) {
     (_mm512_and_si512(codes, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), mask))
 }
 
+/// [`plain::dot_of`] for f32.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn dot_512(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = _mm512_setzero_ps();
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        sums = _mm512_fmadd_ps(_mm512_castsi512_ps(load_512(a)), _mm512_castsi512_ps(load_512(b)), sums);
+    }
+    finish_512(sums, a_rest, b_rest)
+}
+
+/// [`plain::dot_of`] for bf16.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn dot_bf16_512(a: &[[u8; 2]], b: &[f32]) -> f32 {
+    let mut sums = _mm512_setzero_ps();
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        let wide = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_256(a)));
+        sums = _mm512_fmadd_ps(_mm512_castsi512_ps(wide), _mm512_castsi512_ps(load_512(b)), sums);
+    }
+    finish_512(sums, a_rest, b_rest)
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn finish_512<W: plain::Weight>(sums: __m512, a: &[W], b: &[f32]) -> f32 {
+    let mut p = [0.0; LANES];
+    // SAFETY: the array has 64 bytes; the store needs no alignment.
+    unsafe { _mm512_storeu_ps(p.as_mut_ptr(), sums) };
+    plain::add_products(&mut p, a, b);
+    plain::sum_lanes(&p)
+}
+
 mod vnni {
     use super::*;
+    use super::{dot_512 as dot, dot_bf16_512 as dot_bf16};
 
     kernel_table!("avx512-vnni", "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
@@ -122,7 +158,7 @@ mod vnni {
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline]
     fn products((a, b): (__m512i, __m512i), x: &Block<'_>, g: usize) -> __m512i {
-        let digits = &x.digits[g * GROUP_DIGITS..(g + 1) * GROUP_DIGITS];
+        let digits = &x.digits[g].0;
         let zero = _mm512_setzero_si512();
         let high = _mm512_dpbusd_epi32(zero, a, load_512(&digits[..64]));
         let high = _mm512_dpbusd_epi32(high, b, load_512(&digits[64..128]));
@@ -159,13 +195,14 @@ mod vnni {
 
 mod avx512 {
     use super::*;
+    use super::{dot_512 as dot, dot_bf16_512 as dot_bf16};
 
     kernel_table!("avx512", "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
 
     #[target_feature(enable = "avx512f,avx512bw")]
     #[inline]
     fn int4_products((even, odd): (__m512i, __m512i), x: &Block<'_>, g: usize) -> __m512i {
-        let digits = &x.digits[g * GROUP_DIGITS..(g + 1) * GROUP_DIGITS];
+        let digits = &x.digits[g].0;
         let pair = |at: usize| {
             _mm512_add_epi16(
                 _mm512_maddubs_epi16(even, load_512(&digits[at..at + 64])),
@@ -254,7 +291,7 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     #[inline]
     fn int4_products(code: &[__m256i; 4], x: &Block<'_>, g: usize) -> __m256i {
-        let digits = &x.digits[g * GROUP_DIGITS..(g + 1) * GROUP_DIGITS];
+        let digits = &x.digits[g].0;
         let sum = |at: usize| {
             let product = |i: usize| _mm256_maddubs_epi16(code[i], load_256(&digits[at + 32 * i..at + 32 * i + 32]));
             _mm256_add_epi16(_mm256_add_epi16(product(0), product(1)), _mm256_add_epi16(product(2), product(3)))
@@ -293,5 +330,48 @@ mod avx2 {
         assert!(bytes.len() >= 16);
         // SAFETY: 16 bytes are readable, by the assertion; the load needs no alignment.
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+    }
+
+    /// [`plain::dot_of`] for f32.
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        let mut sums = [_mm256_setzero_ps(); 2];
+        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+        for (a, b) in a.iter().zip(b) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let (a, b) = (load_256(&a[8 * i..8 * i + 8]), load_256(&b[8 * i..8 * i + 8]));
+                *sum = _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), *sum);
+            }
+        }
+        finish(sums, a_rest, b_rest)
+    }
+
+    /// [`plain::dot_of`] for bf16.
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    fn dot_bf16(a: &[[u8; 2]], b: &[f32]) -> f32 {
+        let mut sums = [_mm256_setzero_ps(); 2];
+        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+        for (a, b) in a.iter().zip(b) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let a = _mm256_cvtepu16_epi32(load_128(a[8 * i..8 * i + 8].as_flattened()));
+                let b = _mm256_castsi256_ps(load_256(&b[8 * i..8 * i + 8]));
+                *sum = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)), b, *sum);
+            }
+        }
+        finish(sums, a_rest, b_rest)
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    fn finish<W: plain::Weight>(sums: [__m256; 2], a: &[W], b: &[f32]) -> f32 {
+        let mut p = [0.0; LANES];
+        for (sum, p) in sums.iter().zip(p.as_chunks_mut::<8>().0) {
+            // SAFETY: the chunk has 32 bytes; the store needs no alignment.
+            unsafe { _mm256_storeu_ps(p.as_mut_ptr(), *sum) };
+        }
+        plain::add_products(&mut p, a, b);
+        plain::sum_lanes(&p)
     }
 }
