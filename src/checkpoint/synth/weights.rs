@@ -4,7 +4,7 @@
 //! a spread of about 1.7, and a residual stream that grows to about 1 over all layers, a few dozen times the embedding, so that
 //! a token does not simply predict itself.
 //!
-//! Columns 0..8 of the residual stream are reserved: no layer writes them, a unit token's embedding marks its quantizer
+//! The first eight columns of the residual stream (one a quantizer) are reserved: no layer writes them, a unit token's embedding marks its quantizer
 //! there, and the first eight neurons of the last MLP turn the mark of quantizer q into a strong one of q + 1. So units come
 //! out round robin, as frames need them; which code of the quantizer is up to the random rest.
 
@@ -44,7 +44,9 @@ pub(super) struct Fill {
 enum Marks {
     None,
     /// Writes the residual stream: the reserved rows are 0.
-    Writer,
+    Writer {
+        quantizers: usize,
+    },
     /// The embedding: marks of unit tokens, from the first unit id, and of `<audio>`.
     Embedding {
         units: std::ops::Range<usize>,
@@ -70,7 +72,7 @@ impl Fill {
     /// Changes what is different about row `row`.
     fn mark(&self, row: usize, values: &mut [f32]) {
         match self.marks {
-            Marks::Writer if row < 8 => values.fill(0.0),
+            Marks::Writer { quantizers } if row < quantizers => values.fill(0.0),
             Marks::Embedding { ref units, audio_start, quantizers } => {
                 values[..quantizers].fill(0.0);
                 if units.contains(&row) {
@@ -187,7 +189,7 @@ pub(super) fn model(config: &ModelConfig, name: String, shape: Vec<usize>) -> We
         _ if last && name.ends_with("gate_proj.weight") => Marks::Reader { weight: MARK_GATE, quantizers },
         _ if last && name.ends_with("up_proj.weight") => Marks::Reader { weight: MARK_UP, quantizers },
         _ if last && name.ends_with("down_proj.weight") => Marks::LastDown { quantizers },
-        _ if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") => Marks::Writer,
+        _ if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") => Marks::Writer { quantizers },
         _ => Marks::None,
     };
     Weight { name, shape, fill: Fill { mean, deviation, marks } }
