@@ -7,6 +7,7 @@ use std::path::Path;
 
 use common::{DEMO, contents, export};
 use proptest::prelude::*;
+use rumik::config::{CodecConfig, ModelConfig};
 use rumik::format::{Export, Files, Head, Report};
 use rumik::tensors::write::{TensorSpec, TensorWriter};
 use rumik::tensors::{Dtype, TensorFile};
@@ -152,6 +153,30 @@ proptest! {
             let end = start + spec.bytes() as usize;
             prop_assert_eq!(&tensor.data[..], &data[start..end]);
             start = end;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Damage to a header, an index or a configuration is refused or harmless; it never panics.
+    #[test]
+    fn damaged_files_do_not_panic(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+        let weights = &std::fs::read("fixtures/golden/tiny/model-00001-of-00002.safetensors").unwrap();
+        let header = 8 + u64::from_le_bytes(*weights.first_chunk().unwrap()) as usize;
+        let mut damaged = weights.clone();
+        damaged[at.index(header)] = byte;
+        if let Ok(file) = TensorFile::from_bytes("x", damaged.into()) {
+            file.tensors().values().for_each(|tensor| drop((tensor.to_f32(), tensor.to_f16(), tensor.to_i64())));
+        }
+        let cut = &weights[..cut.index(weights.len())];
+        prop_assert!(TensorFile::from_bytes("x", cut.to_vec().into()).is_err());
+        for name in ["config.json", "codec/config.json"] {
+            let mut json = std::fs::read(Path::new("fixtures/golden/tiny").join(name)).unwrap();
+            let at = at.index(json.len());
+            json[at] = byte;
+            let _ = (ModelConfig::parse("x", &json), CodecConfig::parse("x", &json));
         }
     }
 }
