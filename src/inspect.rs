@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::checkpoint::{Folder, Outline};
 use crate::error::{Error, Result};
-use crate::format::{Encoding, Export, Files, Report};
+use crate::format::{Encoding, Export, Files, MatrixReport, Report};
 use crate::tensors::Dtype;
 
 /// Which of the two a folder holds.
@@ -99,7 +99,8 @@ impl fmt::Display for Inspection {
         writeln!(f, "{}: {kind}, {} tensors, {bytes} bytes", self.place, self.tensors.len())?;
         writeln!(f, "codec: {}", if self.codec { "yes" } else { "no" })?;
         if let Some(report) = &self.report {
-            write!(f, "{report}")?;
+            write!(f, "{report}\nmatrices\n")?;
+            report.matrices.iter().try_for_each(|matrix| write_matrix(f, matrix))?;
         }
         writeln!(f, "\nconfig")?;
         for (key, value) in self.config.as_object().into_iter().flatten() {
@@ -114,9 +115,8 @@ impl fmt::Display for Inspection {
 }
 
 impl fmt::Display for Report {
-    /// Source, output and errors, a few lines and one a matrix.
+    /// Source, output and errors, in a few lines.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let percent = |x: f64| format!("{:.2} %", 100.0 * x);
         let revision = self.source.revision.as_deref().unwrap_or("no revision");
         writeln!(f, "format: {} version {}, head {}", self.format, self.version, self.options.head)?;
         writeln!(f, "source: {} ({revision})", self.source.name)?;
@@ -128,23 +128,25 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
         }
-        for matrix in &self.matrices {
-            let (error, worst) = (&matrix.error, &matrix.error.worst_group);
-            writeln!(
-                f,
-                "  {} {:?} [{}, {}]: {}, worst group {} at row {} group {}, scales {:e} to {:e}",
-                matrix.name,
-                matrix.encoding,
-                matrix.rows,
-                matrix.columns,
-                percent(error.relative_error),
-                percent(worst.relative_error),
-                worst.row,
-                worst.group,
-                error.scale_min,
-                error.scale_max
-            )?;
-        }
         Ok(())
     }
+}
+
+fn write_matrix(f: &mut fmt::Formatter, matrix: &MatrixReport) -> fmt::Result {
+    let MatrixReport { name, encoding, rows, columns, error } = matrix;
+    let worst = &error.worst_group;
+    writeln!(
+        f,
+        "  {name} {encoding:?} [{rows}, {columns}]: {}, worst group {} at row {} group {}, scales {:e} to {:e}",
+        percent(error.relative_error),
+        percent(worst.relative_error),
+        worst.row,
+        worst.group,
+        error.scale_min,
+        error.scale_max
+    )
+}
+
+fn percent(x: f64) -> String {
+    format!("{:.2} %", 100.0 * x)
 }

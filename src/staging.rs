@@ -5,6 +5,7 @@
 //! waits as `.NAME.rumik-old` until its successor is in place; a run that finds only that puts it back.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -103,6 +104,16 @@ impl Drop for Staging {
             let _ = std::fs::remove_dir_all(&self.partial);
         }
     }
+}
+
+/// Creates a file, writes it and forces it to the disk.
+///
+/// # Errors
+/// [`Error::Io`] naming the file.
+pub fn write_file(path: &Path, content: &[u8]) -> Result<()> {
+    let mut file = File::create_new(path).map_err(Error::io("create", path))?;
+    file.write_all(content).map_err(Error::io("write", path))?;
+    file.sync_all().map_err(Error::io("sync", path))
 }
 
 /// `.NAME.suffix` beside `target`.

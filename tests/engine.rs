@@ -1,5 +1,6 @@
 //! The CPU engine against the golden results, and against itself in other company.
 
+#[path = "common/exports.rs"]
 mod common;
 
 use common::{Golden, HeadKind, export, files, fixture, quantized, relative_error, silent_export};

@@ -67,7 +67,7 @@ fn int4_equals_the_golden_corner_cases_bit_for_bit() {
     assert_eq!(codes, golden("int4_synthetic.packed").data[..], "ties included: both round half to even");
     assert_eq!(bits(&scale), bits(&golden("int4_synthetic.scale").to_f16().unwrap()));
     assert_eq!(bits(&min), bits(&golden("int4_synthetic.min").to_f16().unwrap()));
-    let code = |i: usize| if i % 2 == 0 { codes[i / 2] & 15 } else { codes[i / 2] >> 4 };
+    let code = |i: usize| if i.is_multiple_of(2) { codes[i / 2] & 15 } else { codes[i / 2] >> 4 };
     for (i, wanted) in golden("int4_synthetic.dequantized").to_f32().unwrap().into_iter().enumerate() {
         let found = f32::from(code(i)) * scale[i / GROUP].to_f32() + min[i / GROUP].to_f32();
         assert_eq!(found, wanted, "element {i}");
@@ -132,7 +132,7 @@ fn rounding_to_bf16_is_to_nearest_even_and_never_makes_an_infinity() {
         let (mut work, mut out) = (vec![0.0; values.len()], vec![0; values.len() * 2]);
         round_row_bf16(Float::F32, &bytes, &mut work, &mut out).map(|_| out)
     };
-    let ties = [1.00390625, 1.01171875]; // halfway between neighbours, the lower and the upper of which is even
+    let ties = [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0]; // halfway between neighbours, the lower and the upper of which is even
     assert_eq!(round(&ties).unwrap(), [0x80, 0x3f, 0x82, 0x3f]);
     assert_eq!(round(&[1.0, f32::MAX]), Err(Flaw::TooLarge { column: 1, value: f32::MAX }));
     let largest = f16::MAX.to_le_bytes();

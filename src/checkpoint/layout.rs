@@ -1,23 +1,11 @@
 //! The tensors of the source model: every name with its shape.
 
 use crate::config::ModelConfig;
-use crate::format::layout::{PROJECTIONS, projection_name};
+use crate::format::layout::{PROJECTIONS, projection_name, projection_shape};
 
 /// Tensors that a source may hold and nobody reads: the tied output head and rotary tables.
 pub fn is_ignored(name: &str) -> bool {
     name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq")
-}
-
-/// Shape `[n, k]` of a projection of [`PROJECTIONS`].
-pub fn projection_shape(config: &ModelConfig, projection: &str) -> [usize; 2] {
-    let (hidden, wide) = (config.hidden_size, config.intermediate_size);
-    match projection {
-        "self_attn.q_proj" => [config.query_size(), hidden],
-        "self_attn.k_proj" | "self_attn.v_proj" => [config.key_value_size(), hidden],
-        "self_attn.o_proj" => [hidden, config.query_size()],
-        "mlp.down_proj" => [hidden, wide],
-        _ => [wide, hidden],
-    }
 }
 
 /// Every tensor of the language model and its stop head, with its shape. `stop_inner` is the width inside the stop head,

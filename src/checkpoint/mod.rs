@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use codec::{CodecOutline, codec_tensors};
-pub use layout::{is_ignored, model_tensors, projection_shape};
+pub use layout::{is_ignored, model_tensors};
 pub use outline::{Folder, Outline, Shard, SourceFiles, SourceTensor, text};
 pub use source::{Located, SourceRequest, locate, look};
 

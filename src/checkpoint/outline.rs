@@ -16,7 +16,7 @@ use super::codec::{self, CodecOutline};
 use super::layout::{is_ignored, model_tensors};
 use crate::config::{CodecConfig, ModelConfig};
 use crate::error::{Error, Result};
-use crate::format::layout::{GROUP, PROJECTIONS, projection_name};
+use crate::format::layout::{GROUP, PROJECTIONS, projection_name, projection_shape};
 use crate::tensors::{Dtype, Header};
 
 /// Largest configuration or index file read, in bytes.
@@ -176,7 +176,7 @@ impl Outline {
     fn check_groups(&self) -> Result<()> {
         for projection in PROJECTIONS {
             let name = projection_name(0, projection) + ".weight";
-            let [_, k] = super::layout::projection_shape(&self.config, projection);
+            let [_, k] = projection_shape(&self.config, projection);
             if !k.is_multiple_of(GROUP) {
                 let place = self.tensors.get(&name).map_or(self.place.as_str(), |tensor| &tensor.place);
                 return Err(Error::invalid(
@@ -266,7 +266,8 @@ fn sharded(files: &dyn SourceFiles) -> Result<(Vec<Shard>, BTreeMap<String, Sour
     for shard in names {
         let place = format!("{}/{shard}", files.place());
         let (header, bytes) = header(files, shard)?;
-        for name in header.entries.keys().filter(|name| !is_ignored(name) && index.get(*name) != Some(shard)) {
+        let unlisted = |name: &&String| !is_ignored(name) && index.get(*name) != Some(shard);
+        if let Some(name) = header.entries.keys().find(unlisted) {
             let found = index.get(name).map_or("no such entry".to_owned(), |other| format!("it in {other}"));
             return Err(Error::invalid(place, name, format!("an entry of {INDEX_FILE} for it"), found));
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::layout::{FORMAT, GROUP, PROJECTIONS, projection_name};
+use super::layout::{FORMAT, GROUP, PROJECTIONS, projection_name, projection_shape};
 use crate::config::ModelConfig;
 use crate::tensors::Dtype;
 use crate::tensors::write::TensorSpec;
@@ -41,12 +41,11 @@ pub const STOP_TENSORS: [&str; 6] = ["0.weight", "0.bias", "1.weight", "1.bias",
 
 /// Every tensor of an export.
 ///
-/// `unchanged` gives dtype and shape of a source tensor that is copied as it is; `shape` the `[n, k]` of a projection.
+/// `unchanged` gives dtype and shape of a source tensor that is copied as it is.
 pub fn export_tensors(
     config: &ModelConfig,
     head: HeadKind,
     unchanged: impl Fn(&str) -> (Dtype, Vec<usize>),
-    shape: impl Fn(&str) -> [usize; 2],
 ) -> Vec<TensorSpec> {
     let (vocab, hidden, rows) = (config.vocab_size, config.hidden_size, config.audio_rows());
     let copy = |name: String| {
@@ -57,7 +56,7 @@ pub fn export_tensors(
     for layer in 0..config.num_layers() {
         tensors.push(copy(projection_name(layer, "input_layernorm.weight")));
         for projection in PROJECTIONS {
-            let (name, [n, k]) = (projection_name(layer, projection), shape(projection));
+            let (name, [n, k]) = (projection_name(layer, projection), projection_shape(config, projection));
             tensors.push(TensorSpec::new(format!("{name}.qweight"), Dtype::U8, &[n, k / 2]));
             tensors.push(TensorSpec::new(format!("{name}.scale"), Dtype::F16, &[n, k / GROUP]));
             tensors.push(TensorSpec::new(format!("{name}.min"), Dtype::F16, &[n, k / GROUP]));

@@ -1,7 +1,7 @@
 //! Writing the files of an export beside its weights, and reading everything back before it gets its name.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
@@ -10,6 +10,7 @@ use super::layout::{REPORT_FILE, WEIGHTS_FILE};
 use super::read::Export;
 use super::report::Report;
 use crate::error::{Error, Result};
+use crate::staging::write_file;
 use crate::tensors::write::{Digested, TensorSpec, hex};
 use crate::tensors::{Dtype, Tensor, TensorFile};
 
@@ -48,16 +49,6 @@ pub fn write_companions(source: &Path, folder: &Path, report: &Report) -> Result
 /// The first line of a licence that says anything.
 pub fn licence_heading(licence: &str) -> String {
     licence.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no text").to_owned()
-}
-
-/// Creates a file, writes it and forces it to the disk.
-///
-/// # Errors
-/// [`Error::Io`] naming the file.
-pub fn write_file(path: &Path, content: &[u8]) -> Result<()> {
-    let mut file = File::create_new(path).map_err(Error::io("create", path))?;
-    file.write_all(content).map_err(Error::io("write", path))?;
-    file.sync_all().map_err(Error::io("sync", path))
 }
 
 fn copy_all(source: &Path, folder: &Path, names: &[(&str, bool)]) -> Result<()> {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use serde::Serialize;
 
 use super::model::{Encoded, Encoder};
-use crate::checkpoint::{Checkpoint, Outline, projection_shape};
+use crate::checkpoint::{Checkpoint, Outline};
 use crate::error::{Error, Result};
 use crate::format::layout::{REPORT_FILE, WEIGHTS_FILE};
 use crate::format::write::{check_finite, digest, verify, write_companions};
@@ -140,7 +140,7 @@ fn report_options(options: &ExportOptions) -> ReportOptions {
 fn planned_tensors(outline: &Outline, head: HeadKind) -> Vec<TensorSpec> {
     // the outline was checked: every tensor that is copied is there
     let unchanged = |name: &str| (outline.tensors[name].dtype, outline.tensors[name].shape.clone());
-    export_tensors(&outline.config, head, unchanged, |projection| projection_shape(&outline.config, projection))
+    export_tensors(&outline.config, head, unchanged)
 }
 
 fn codec_bytes(outline: &Outline) -> Result<u64> {

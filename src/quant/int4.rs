@@ -28,7 +28,7 @@ pub fn quantize_row_int4_reference(
             return Err(Flaw::find(w, group * GROUP));
         }
         let lowest = w.iter().fold(f32::INFINITY, |a, &b| a.min(b)) + 0.0; // -0 counts as +0
-        let highest = w.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        let highest = w.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b)) + 0.0;
         let (s, m) = (f16::from_f32((highest - lowest) / f32::from(MAX_CODE)), f16::from_f32(lowest));
         if !s.is_finite() || !m.is_finite() {
             return Err(Flaw::find(w, group * GROUP));
@@ -110,8 +110,9 @@ fn range(w: &[f32; GROUP]) -> (f32, f32) {
             high[lane] = if chunk[lane] > high[lane] { chunk[lane] } else { high[lane] };
         }
     }
-    let lowest = reduce(low, |a, b| if a < b { a } else { b }) + 0.0; // -0 counts as +0
-    (lowest, reduce(high, |a, b| if a > b { a } else { b }))
+    let lowest = reduce(low, |a, b| if a < b { a } else { b });
+    let highest = reduce(high, |a, b| if a > b { a } else { b });
+    (lowest + 0.0, highest + 0.0) // -0 counts as +0, whichever of the two a comparison kept
 }
 
 /// Codes of one group, and its sums of (w - w')² and w².

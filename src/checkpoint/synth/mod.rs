@@ -20,8 +20,7 @@ use weights::{Fill, Weight};
 use super::layout::model_tensors;
 use crate::config::{CodecConfig, ModelConfig};
 use crate::error::{Error, Result};
-use crate::format::write::write_file;
-use crate::staging::Staging;
+use crate::staging::{Staging, write_file};
 use crate::tensors::Dtype;
 use crate::tensors::write::{TensorSpec, TensorWriter};
 

@@ -4,7 +4,7 @@
 //! a spread of about 1.7, and a residual stream that grows to about 1 over all layers, a few dozen times the embedding, so that
 //! a token does not simply predict itself.
 //!
-//! Columns 0..8 of the residual stream are reserved: no layer writes them, a unit token's embedding marks its quantizer
+//! The first eight columns of the residual stream (one a quantizer) are reserved: no layer writes them, a unit token's embedding marks its quantizer
 //! there, and the first eight neurons of the last MLP turn the mark of quantizer q into a strong one of q + 1. So units come
 //! out round robin, as frames need them; which code of the quantizer is up to the random rest.
 
@@ -26,10 +26,12 @@ const _: () =
 const SCORE_DEVIATION: f32 = 1.7;
 /// A unit token's mark in its quantizer's column.
 const MARK: f32 = 0.2;
-/// The neurons that move the mark: the normed mark is about 0.2, so the gate is well open and the product about 8.
-const MARK_GATE: f32 = 40.0;
-const MARK_UP: f32 = 5.0;
-const MARK_DOWN: f32 = 3.75;
+/// Weights of the neurons that move the mark: on its column, and on the seven others, which cancels what LayerNorm's mean adds
+/// to all eight. 0 and both weights are exact in int4 (codes 2, 15 and 0), so quantizing does not blur them.
+const MARK_GATE: [f32; 2] = [39.0, -6.0];
+const MARK_UP: [f32; 2] = [4.875, -0.75];
+/// The normed mark is about 0.2, so the gate is open at 7.8, times 1; this makes the mark outweigh the rest of the residual stream.
+const MARK_DOWN: f32 = 8.0;
 
 /// Values of a tensor.
 #[derive(Clone, Debug)]
@@ -44,16 +46,18 @@ pub(super) struct Fill {
 enum Marks {
     None,
     /// Writes the residual stream: the reserved rows are 0.
-    Writer,
+    Writer {
+        quantizers: usize,
+    },
     /// The embedding: marks of unit tokens, from the first unit id, and of `<audio>`.
     Embedding {
         units: std::ops::Range<usize>,
         audio_start: usize,
         quantizers: usize,
     },
-    /// A row of the last MLP that reads the mark, with its weight.
+    /// A row of the last MLP that reads the mark, with its weights.
     Reader {
-        weight: f32,
+        weights: [f32; 2],
         quantizers: usize,
     },
     /// The last MLP's output: what writes the next quantizer's mark.
@@ -70,7 +74,7 @@ impl Fill {
     /// Changes what is different about row `row`.
     fn mark(&self, row: usize, values: &mut [f32]) {
         match self.marks {
-            Marks::Writer if row < 8 => values.fill(0.0),
+            Marks::Writer { quantizers } if row < quantizers => values.fill(0.0),
             Marks::Embedding { ref units, audio_start, quantizers } => {
                 values[..quantizers].fill(0.0);
                 if units.contains(&row) {
@@ -79,9 +83,10 @@ impl Fill {
                     values[quantizers - 1] = MARK; // so that quantizer 0 comes next
                 }
             }
-            Marks::Reader { weight, quantizers } if row < quantizers => {
+            Marks::Reader { weights, quantizers } if row < quantizers => {
                 values.fill(0.0);
-                values[row] = weight;
+                values[..quantizers].fill(weights[1]);
+                values[row] = weights[0];
             }
             Marks::LastDown { quantizers } if row < quantizers => {
                 values.fill(0.0);
@@ -184,10 +189,10 @@ pub(super) fn model(config: &ModelConfig, name: String, shape: Vec<usize>) -> We
             audio_start: config.audio_start_token_id as usize,
             quantizers,
         },
-        _ if last && name.ends_with("gate_proj.weight") => Marks::Reader { weight: MARK_GATE, quantizers },
-        _ if last && name.ends_with("up_proj.weight") => Marks::Reader { weight: MARK_UP, quantizers },
+        _ if last && name.ends_with("gate_proj.weight") => Marks::Reader { weights: MARK_GATE, quantizers },
+        _ if last && name.ends_with("up_proj.weight") => Marks::Reader { weights: MARK_UP, quantizers },
         _ if last && name.ends_with("down_proj.weight") => Marks::LastDown { quantizers },
-        _ if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") => Marks::Writer,
+        _ if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") => Marks::Writer { quantizers },
         _ => Marks::None,
     };
     Weight { name, shape, fill: Fill { mean, deviation, marks } }
