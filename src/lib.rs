@@ -13,6 +13,8 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod reference;
 pub mod tensors;
+pub mod verify;
 
 pub use error::{Error, Result};

@@ -1,0 +1,164 @@
+//! The reference against the golden's f32 and bf16 results.
+
+use std::collections::BTreeMap;
+
+use super::{F32_LIMIT, Judge, PROBABILITY_LIMIT, Prompt, at};
+use crate::error::{Error, Result};
+use crate::reference::{Cache, Device, End, Precision, Reference, Rule, argmax, to_host, top_k_distribution};
+use crate::tensors;
+use crate::verify::{Limit, largest_difference, relative_norm};
+
+/// Largest difference of two logits that float noise may swap in a ranking: two of them, each off by 1e-4.
+const SWAP_LIMIT: f64 = 2e-4;
+
+/// Compares all prompts, what follows them, and one prompt layer by layer.
+pub(super) fn compare(judge: &mut Judge) -> Result<()> {
+    let config = &judge.golden.config;
+    let mut source = BTreeMap::new();
+    for entry in std::fs::read_dir(&judge.golden.folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("model") && name.ends_with(".safetensors") {
+            source.extend(tensors::TensorFile::open(&path)?.tensors().clone());
+        }
+    }
+    let get = |name: &str| {
+        let tensor: Option<tensors::Tensor> = source.get(name).cloned();
+        tensor.ok_or_else(|| Error::invalid("source", name, "x", "y"))
+    };
+    let model = Reference::load(config, get, Precision::F32, &Device::Cpu)?;
+    let bf16 = Reference::load(config, get, Precision::Bf16, &Device::Cpu)?;
+    for prompt in judge.golden.prompts()? {
+        compare_prompt(judge, &model, &prompt)?;
+        compare_bf16(judge, &bf16, &prompt)?;
+        compare_speech(judge, &model, &prompt)?;
+    }
+    compare_layers(judge, &model)
+}
+
+/// `prompt.N.*`: every position, and the first step's sampling distribution.
+fn compare_prompt(judge: &mut Judge, model: &Reference, prompt: &Prompt) -> Result<()> {
+    let (n, t, config) = (prompt.number, prompt.ids.len(), model.config());
+    let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+    let states = model.score(&prompt.ids)?;
+    let last = &states.logits[(t - 1) * vocab..];
+    judge.close("reference.hidden", F32_LIMIT, &format!("prompt.{n}.hidden"), &[t, hidden], &states.hidden)?;
+    judge.close("reference.logits", F32_LIMIT, &format!("prompt.{n}.logits"), &[t, vocab], &states.logits)?;
+    judge.close("reference.logits", F32_LIMIT, &format!("prompt.{n}.last_logits"), &[vocab], last)?;
+    let stop_key = format!("prompt.{n}.stop_prob");
+    judge.close("reference.stop_prob", PROBABILITY_LIMIT, &stop_key, &[t], &states.stop_probability)?;
+    compare_distribution(judge, model, n, last)
+}
+
+/// `prompt.N.first_topk_*`: the unit ids that take part in the first draw, and their probabilities.
+fn compare_distribution(judge: &mut Judge, model: &Reference, n: usize, logits: &[f32]) -> Result<()> {
+    let (ids_key, key) = (format!("prompt.{n}.first_topk_ids"), format!("prompt.{n}.first_topk_probs"));
+    let Some(sampling) = judge.golden.facts.sampling else { return Ok(()) };
+    let config = model.config();
+    let first = config.first_unit_id;
+    let units = &logits[first as usize..=config.last_unit_id as usize]; // `</audio>` is masked at the first step
+    let best = top_k_distribution(units, sampling.temperature, sampling.top_k);
+    let probabilities: Vec<f32> = best.iter().map(|(_, probability)| *probability).collect();
+    judge.close("reference.top_k_probs", PROBABILITY_LIMIT, &key, &[best.len()], &probabilities)?;
+    let Some(expected) = judge.golden.ids(&ids_key)? else { return Ok(()) };
+    // Equal up to the order of those that float noise may swap: at every rank the two ids have the same logit.
+    let logit_of =
+        |id: &u32| id.checked_sub(first).and_then(|row| units.get(row as usize)).copied().unwrap_or(f32::NAN);
+    let found: Vec<f32> = best.iter().map(|(row, _)| units[*row]).collect();
+    let wanted: Vec<f32> = expected.iter().map(logit_of).collect();
+    let (lead, rank) = largest_difference(&found, &wanted);
+    judge
+        .verdict
+        .measure("reference.top_k_ids", Limit::AtMost(SWAP_LIMIT), lead, || at(&ids_key, rank, &[expected.len()]));
+    Ok(())
+}
+
+/// `prompt.N.*_bf16`: the same in bf16, within the noise of that type.
+fn compare_bf16(judge: &mut Judge, model: &Reference, prompt: &Prompt) -> Result<()> {
+    let (n, t, vocab) = (prompt.number, prompt.ids.len(), model.config().vocab_size);
+    let (logits_key, stop_key) = (format!("prompt.{n}.logits_bf16"), format!("prompt.{n}.stop_prob_bf16"));
+    let states = model.score(&prompt.ids)?;
+    if let Some(expected) = judge.golden.values(&logits_key, &[t, vocab])? {
+        let distance = relative_norm(&states.logits, &expected);
+        judge.verdict.measure("reference_bf16.logits_relative", Limit::AtMost(0.01), distance, || logits_key.clone());
+    }
+    judge.close("reference_bf16.logits", 0.3, &logits_key, &[t, vocab], &states.logits)?;
+    judge.close("reference_bf16.stop_prob", 0.01, &stop_key, &[t], &states.stop_probability)
+}
+
+/// `gen.N.*`: the greedy sequence, and every step of the golden one.
+fn compare_speech(judge: &mut Judge, model: &Reference, prompt: &Prompt) -> Result<()> {
+    let n = prompt.number;
+    let listed = prompt.facts.and_then(|facts| facts.generated_ids.as_ref());
+    let ids = judge.golden.ids(&format!("gen.{n}.ids"))?;
+    let Some(expected) = ids.as_ref().or(listed).filter(|ids| !ids.is_empty()) else { return Ok(()) };
+    let stated = &judge.golden.facts.rule;
+    let rule = Rule { max_new_tokens: stated.max_new_tokens.unwrap_or(expected.len()), ..Rule::default() };
+    let found = model.generate(&prompt.ids, rule, &mut |_, logits| argmax(logits))?;
+    judge.same_ids("reference.greedy_ids", &format!("gen.{n}.ids"), &found.ids, expected);
+    if let Some(end) = prompt.facts.and_then(|facts| facts.end.as_deref()) {
+        judge.same("reference.greedy_end", &format!("prompts[{n}].end"), end_name(found.end), end);
+    }
+    compare_steps(judge, model, prompt, expected)
+}
+
+/// `gen.N.*` at the steps of the golden sequence, from one pass over it.
+fn compare_steps(judge: &mut Judge, model: &Reference, prompt: &Prompt, ids: &[u32]) -> Result<()> {
+    let (n, steps, config) = (prompt.number, ids.len(), model.config());
+    let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+    let all = model.score(&[&prompt.ids, &ids[..steps - 1]].concat())?;
+    let from = prompt.ids.len() - 1; // the position that chooses the first token
+    let states: Vec<&[f32]> = all.hidden.chunks(hidden).skip(from).collect();
+    let logits: Vec<&[f32]> = all.logits.chunks(vocab).skip(from).collect();
+    let key = |name: &str| format!("gen.{n}.{name}");
+
+    let leads: Vec<(f32, f32)> =
+        logits.iter().enumerate().map(|(step, row)| best_and_margin(model, step, row)).collect();
+    let (best, margins): (Vec<f32>, Vec<f32>) = leads.into_iter().unzip();
+    judge.close("reference.top_logit", F32_LIMIT, &key("top_logit"), &[steps], &best)?;
+    judge.close("reference.margin", F32_LIMIT, &key("margin"), &[steps], &margins)?;
+    let stop = &all.stop_probability[from..];
+    judge.close("reference.stop_prob", PROBABILITY_LIMIT, &key("stop_prob"), &[steps], stop)?;
+    judge.close("reference.hidden", F32_LIMIT, &key("final_hidden"), &[hidden], states[steps - 1])?;
+    judge.close("reference.logits", F32_LIMIT, &key("final_logits"), &[vocab], logits[steps - 1])?;
+
+    let Some(chosen) = judge.golden.ids(&key("steps"))? else { return Ok(()) };
+    if let Some(step) = chosen.iter().find(|step| **step as usize >= steps) {
+        return Err(Error::invalid(judge.golden.tensors.place(), key("steps"), format!("steps below {steps}"), step));
+    }
+    let at_steps = |rows: &[&[f32]]| chosen.iter().flat_map(|&step| rows[step as usize].to_vec()).collect::<Vec<f32>>();
+    judge.close("reference.hidden", F32_LIMIT, &key("hidden"), &[chosen.len(), hidden], &at_steps(&states))?;
+    judge.close("reference.logits", F32_LIMIT, &key("logits"), &[chosen.len(), vocab], &at_steps(&logits))
+}
+
+/// The best logit among the ids allowed at a step, and its lead over the second.
+fn best_and_margin(model: &Reference, step: usize, logits: &[f32]) -> (f32, f32) {
+    let config = model.config();
+    let units = config.first_unit_id..=config.last_unit_id;
+    let end = (step >= Rule::default().min_new_tokens).then_some(config.audio_end_token_id);
+    let mut allowed: Vec<f32> = units.chain(end).map(|id| logits[id as usize]).collect();
+    allowed.sort_by(|a, b| b.total_cmp(a));
+    (allowed[0], allowed.get(1).map_or(f32::INFINITY, |second| allowed[0] - second))
+}
+
+/// `layers.*`: the residual stream of one sequence after every layer.
+fn compare_layers(judge: &mut Judge, model: &Reference) -> Result<()> {
+    let Some(ids) = judge.golden.ids("layers.ids")? else { return Ok(()) };
+    let shape = [ids.len(), model.config().hidden_size];
+    judge.close("reference.embedding", F32_LIMIT, "layers.embedding", &shape, &to_host(&model.embed(&ids)?)?)?;
+    let mut residuals = Vec::new();
+    model.hidden(&ids, &mut Cache::default(), &mut |_, residual| residuals.push(residual.clone()))?;
+    for (layer, residual) in residuals.iter().enumerate() {
+        judge.close("reference.layers", F32_LIMIT, &format!("layers.{layer}"), &shape, &to_host(residual)?)?;
+    }
+    Ok(())
+}
+
+/// The name of an end in `golden.json`.
+fn end_name(end: End) -> &'static str {
+    match end {
+        End::StopHead => "stop_predictor",
+        End::AudioEnd => "audio_end",
+        End::Length => "length",
+    }
+}
