@@ -9,6 +9,8 @@
 //! start(slot, request) ── prefill ──▶ running ── step ×n ──▶ ended ── reset(slot) ──▶ free
 //! ```
 
+pub mod mimi;
+
 use crate::config::ModelConfig;
 use crate::error::Result;
 
