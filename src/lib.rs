@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 pub mod format;
 pub mod reference;
+pub mod speech;
 pub mod tensors;
 pub mod verify;
 
