@@ -1,5 +1,6 @@
 //! The generation rule of the model card, one token at a time.
 
+use super::device_error;
 use super::model::{Cache, Reference, to_host};
 use crate::config::{DEFAULT_MAX_NEW_TOKENS, MIN_NEW_TOKENS, STOP_THRESHOLD};
 use crate::error::Result;
@@ -62,7 +63,7 @@ impl Reference {
         let mut next = prompt.to_vec();
         for step in 0..rule.max_new_tokens {
             let states = self.hidden(&next, &mut cache, &mut |_, _| ())?;
-            let last = states.narrow(0, next.len() - 1, 1)?;
+            let last = states.narrow(0, next.len() - 1, 1).map_err(device_error)?;
             let may_end = step >= rule.min_new_tokens;
             if may_end && to_host(&self.stop_probability(&last)?)?[0] > rule.stop_threshold {
                 ids.push(audio_end);

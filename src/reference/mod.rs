@@ -16,8 +16,7 @@ pub use candle_core::{Device, Tensor};
 pub use generate::{End, Generated, Rule, argmax, sample, top_k_distribution};
 pub use model::{Cache, Precision, Reference, States, to_host};
 
-impl From<candle_core::Error> for crate::Error {
-    fn from(error: candle_core::Error) -> crate::Error {
-        crate::Error::Device { operation: "reference model", reason: error.to_string() }
-    }
+/// Gives a failure inside candle its place in the error vocabulary.
+fn device_error(error: candle_core::Error) -> crate::Error {
+    crate::Error::Device { operation: "reference model", reason: error.to_string() }
 }

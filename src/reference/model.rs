@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::ops::softmax_last_dim;
 
+use super::device_error;
 use super::ops::{Rope, causal_mask, in_f32, layer_norm, linear, linear_in_f32};
 use crate::config::{LayerType, ModelConfig};
 use crate::error::{Error, Result};
@@ -81,7 +82,7 @@ impl Cache {
     }
 
     /// Adds `[kv_heads, t, d]` keys and values to a layer and hands out all of them.
-    fn append(&mut self, layer: usize, k: Tensor, v: Tensor) -> Result<(Tensor, Tensor)> {
+    fn append(&mut self, layer: usize, k: Tensor, v: Tensor) -> candle_core::Result<(Tensor, Tensor)> {
         let all = match self.layers.get(&layer) {
             Some((past_k, past_v)) => (Tensor::cat(&[past_k, &k], 1)?, Tensor::cat(&[past_v, &v], 1)?),
             None => (k, v),
@@ -166,7 +167,7 @@ impl Reference {
                 format!("id {id} is outside the vocabulary of {}", self.config.vocab_size),
             ));
         }
-        Ok(self.embedding.index_select(&Tensor::new(ids, &self.device)?, 0)?)
+        self.rows(&self.embedding, ids).map_err(device_error)
     }
 
     /// Runs `ids` after the positions already in `cache`: the output of `model.norm`, `[t, hidden]` in the model's precision.
@@ -176,8 +177,17 @@ impl Reference {
     /// # Errors
     /// As [`Reference::embed`].
     pub fn hidden(&self, ids: &[u32], cache: &mut Cache, watch: &mut dyn FnMut(usize, &Tensor)) -> Result<Tensor> {
-        let (first, t, c) = (cache.positions, ids.len(), &self.config);
-        let mut x = self.embed(ids)?;
+        self.run(self.embed(ids)?, cache, watch).map_err(device_error)
+    }
+
+    /// `x: [t, hidden]`, embedded, through all layers and the last norm.
+    fn run(
+        &self,
+        mut x: Tensor,
+        cache: &mut Cache,
+        watch: &mut dyn FnMut(usize, &Tensor),
+    ) -> candle_core::Result<Tensor> {
+        let (first, t, c) = (cache.positions, x.dim(0)?, &self.config);
         let rope = Rope::new(first, t, c.head_dim, c.rope_theta, self.dtype, &self.device)?;
         let window = causal_mask(first, t, Some(c.sliding_window), &self.device)?;
         let all = causal_mask(first, t, None, &self.device)?;
@@ -217,7 +227,7 @@ impl Reference {
     /// # Errors
     /// [`Error::Device`].
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        self.scaled_logits(hidden, &self.head)
+        self.scaled_logits(hidden, &self.head).map_err(device_error)
     }
 
     /// Scaled logits of the unit ids in order, then `</audio>`: `[t, audio_rows]` f32, from `hidden: [t, hidden]`.
@@ -225,13 +235,16 @@ impl Reference {
     /// # Errors
     /// [`Error::Device`].
     pub fn audio_logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        let rows = Tensor::new(self.config.audio_ids(), &self.device)?;
-        self.scaled_logits(hidden, &self.head.index_select(&rows, 0)?)
+        let head = self.rows(&self.head, &self.config.audio_ids()).map_err(device_error)?;
+        self.scaled_logits(hidden, &head).map_err(device_error)
     }
 
-    fn scaled_logits(&self, hidden: &Tensor, head: &Tensor) -> Result<Tensor> {
-        let scaled = (linear(hidden, head)? * f64::from(self.config.logit_scale))?;
-        Ok(scaled.to_dtype(DType::F32)?)
+    fn scaled_logits(&self, hidden: &Tensor, head: &Tensor) -> candle_core::Result<Tensor> {
+        (linear(hidden, head)? * f64::from(self.config.logit_scale))?.to_dtype(DType::F32)
+    }
+
+    fn rows(&self, matrix: &Tensor, ids: &[u32]) -> candle_core::Result<Tensor> {
+        matrix.index_select(&Tensor::new(ids, &self.device)?, 0)
     }
 
     /// P(stop) at every position, `[t]` f32, from `hidden: [t, hidden]`. The sigmoid is taken in f32.
@@ -239,11 +252,16 @@ impl Reference {
     /// # Errors
     /// [`Error::Device`].
     pub fn stop_probability(&self, hidden: &Tensor) -> Result<Tensor> {
-        let head = &self.stop;
-        let normed = layer_norm(hidden, &head.norm.0, Some(&head.norm.1), STOP_NORM_EPS)?;
-        let inner = in_f32(&linear_in_f32(&normed, &head.up.0, Some(&head.up.1))?, Tensor::gelu_erf)?;
-        let logit = linear_in_f32(&inner, &head.down.0, Some(&head.down.1))?;
-        Ok(candle_nn::ops::sigmoid(&logit.to_dtype(DType::F32)?)?.squeeze(1)?)
+        self.stop.probability(hidden).map_err(device_error)
+    }
+}
+
+impl StopHead {
+    fn probability(&self, hidden: &Tensor) -> candle_core::Result<Tensor> {
+        let normed = layer_norm(hidden, &self.norm.0, Some(&self.norm.1), STOP_NORM_EPS)?;
+        let inner = in_f32(&linear_in_f32(&normed, &self.up.0, Some(&self.up.1))?, Tensor::gelu_erf)?;
+        let logit = linear_in_f32(&inner, &self.down.0, Some(&self.down.1))?;
+        candle_nn::ops::sigmoid(&logit.to_dtype(DType::F32)?)?.squeeze(1)
     }
 }
 
@@ -266,17 +284,17 @@ impl Layer {
     }
 
     /// `n: [t, hidden]` to queries `[heads, t, d]`, keys and values `[kv_heads, t, d]`.
-    fn queries_keys_values(&self, n: &Tensor, config: &ModelConfig) -> Result<(Tensor, Tensor, Tensor)> {
+    fn queries_keys_values(&self, n: &Tensor, config: &ModelConfig) -> candle_core::Result<(Tensor, Tensor, Tensor)> {
         let t = n.dim(0)?;
-        let heads = |weight: &Tensor, count: usize| -> Result<Tensor> {
-            Ok(linear(n, weight)?.reshape((t, count, config.head_dim))?.transpose(0, 1)?.contiguous()?)
+        let heads = |weight: &Tensor, count: usize| {
+            linear(n, weight)?.reshape((t, count, config.head_dim))?.transpose(0, 1)?.contiguous()
         };
         let (heads_q, heads_kv) = (config.num_attention_heads, config.num_key_value_heads);
         Ok((heads(&self.q, heads_q)?, heads(&self.k, heads_kv)?, heads(&self.v, heads_kv)?))
     }
 
     /// `down(silu(gate n) * up n)`
-    fn mlp(&self, n: &Tensor) -> Result<Tensor> {
+    fn mlp(&self, n: &Tensor) -> candle_core::Result<Tensor> {
         let gate = in_f32(&linear(n, &self.gate)?, Tensor::silu)?;
         linear(&(gate * linear(n, &self.up)?)?, &self.down)
     }
@@ -284,22 +302,21 @@ impl Layer {
 
 /// Attention of `q: [heads, t, d]` over `k, v: [kv_heads, s, d]`: `[t, heads * d]`. Query head `h` uses key/value head
 /// `h / (heads / kv_heads)`. Scores, softmax and the weighted sum in f32, rounded once to the type of `q`.
-fn attend(q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> Result<Tensor> {
+fn attend(q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> candle_core::Result<Tensor> {
     let ((h, t, d), (h_kv, s, _)) = (q.dims3()?, k.dims3()?);
-    let for_each_query_head = |x: &Tensor| -> Result<Tensor> {
-        let shared = x.to_dtype(DType::F32)?.unsqueeze(1)?.expand((h_kv, h / h_kv, s, d))?;
-        Ok(shared.reshape((h, s, d))?)
-    };
+    let for_each_query_head =
+        |x: &Tensor| x.to_dtype(DType::F32)?.unsqueeze(1)?.expand((h_kv, h / h_kv, s, d))?.reshape((h, s, d));
     let (k, v) = (for_each_query_head(k)?, for_each_query_head(v)?);
     let scores = (q.to_dtype(DType::F32)?.matmul(&k.t()?)? * (d as f64).powf(-0.5))?;
     let weights = softmax_last_dim(&scores.broadcast_add(mask)?)?;
     let mixed = weights.matmul(&v)?.to_dtype(q.dtype())?;
-    Ok(mixed.transpose(0, 1)?.reshape((t, h * d))?)
+    mixed.transpose(0, 1)?.reshape((t, h * d))
 }
 
 fn to_device(tensor: &tensors::Tensor, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
     tensor.expect(&[Dtype::BF16, Dtype::F16, Dtype::F32], shape)?;
-    Ok(Tensor::from_vec(tensor.to_f32()?, shape, device)?.to_dtype(dtype)?)
+    let values = tensor.to_f32()?;
+    Tensor::from_vec(values, shape, device).and_then(|tensor| tensor.to_dtype(dtype)).map_err(device_error)
 }
 
 /// All elements in f32, row-major, on the host.
@@ -307,5 +324,6 @@ fn to_device(tensor: &tensors::Tensor, shape: &[usize], dtype: DType, device: &D
 /// # Errors
 /// [`Error::Device`].
 pub fn to_host(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    let flat = || tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1();
+    flat().map_err(device_error)
 }

@@ -1,8 +1,6 @@
 //! The operations of the model that candle does not spell the way transformers rounds them.
 
-use candle_core::{D, DType, Device, Tensor};
-
-use crate::error::Result;
+use candle_core::{D, DType, Device, Result, Tensor};
 
 /// `x wᵀ`, `x: [t, k]`, `w: [n, k]`, in the type of both, summed in f32 and rounded once.
 pub(super) fn linear(x: &Tensor, w: &Tensor) -> Result<Tensor> {
@@ -10,7 +8,7 @@ pub(super) fn linear(x: &Tensor, w: &Tensor) -> Result<Tensor> {
     if x.device().is_cpu() {
         return linear_in_f32(x, w, None);
     }
-    Ok(x.matmul(&w.t()?)?)
+    x.matmul(&w.t()?)
 }
 
 /// `x wᵀ + bias` in f32, rounded once to the type of `x`.
@@ -20,7 +18,7 @@ pub(super) fn linear_in_f32(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Re
         Some(bias) => product.broadcast_add(&bias.to_dtype(DType::F32)?)?,
         None => product,
     };
-    Ok(sum.to_dtype(x.dtype())?)
+    sum.to_dtype(x.dtype())
 }
 
 /// LayerNorm over the last dimension: mean subtracted, in f32 throughout, then rounded to the type of `x`.
@@ -34,12 +32,12 @@ pub(super) fn layer_norm(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps
         Some(bias) => scaled.broadcast_add(&bias.to_dtype(DType::F32)?)?,
         None => scaled,
     };
-    Ok(shifted.to_dtype(x.dtype())?)
+    shifted.to_dtype(x.dtype())
 }
 
 /// An elementwise function evaluated in f32 and rounded once to the type of `x`.
-pub(super) fn in_f32(x: &Tensor, f: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>) -> Result<Tensor> {
-    Ok(f(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())?)
+pub(super) fn in_f32(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    f(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())
 }
 
 /// Rotary angles of a run of positions.
@@ -56,9 +54,8 @@ impl Rope {
         let frequency = |j: usize| 1.0 / theta.powf((2 * j) as f64 / d as f64) as f32;
         let angles = (first..first + t).flat_map(|p| (0..d / 2).map(move |j| p as f32 * frequency(j)));
         let (sin, cos): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
-        let rounded = |values: Vec<f32>| -> Result<Tensor> {
-            Ok(Tensor::from_vec(values, (t, d / 2, 1), device)?.to_dtype(dtype)?.to_dtype(DType::F32)?)
-        };
+        let rounded =
+            |values: Vec<f32>| Tensor::from_vec(values, (t, d / 2, 1), device)?.to_dtype(dtype)?.to_dtype(DType::F32);
         Ok(Rope { cos: rounded(cos)?, sin: rounded(sin)? })
     }
 
@@ -69,7 +66,7 @@ impl Rope {
         let (even, odd) = (pairs.narrow(3, 0, 1)?, pairs.narrow(3, 1, 1)?);
         let turned_even = (even.broadcast_mul(&self.cos)? - odd.broadcast_mul(&self.sin)?)?;
         let turned_odd = (odd.broadcast_mul(&self.cos)? + even.broadcast_mul(&self.sin)?)?;
-        Ok(Tensor::cat(&[turned_even, turned_odd], 3)?.reshape((h, t, d))?.to_dtype(x.dtype())?)
+        Tensor::cat(&[turned_even, turned_odd], 3)?.reshape((h, t, d))?.to_dtype(x.dtype())
     }
 }
 
@@ -80,5 +77,5 @@ pub(super) fn causal_mask(first: usize, t: usize, window: Option<usize>, device:
     let s = first + t;
     let sees = |i: usize, j: usize| j <= i && window.is_none_or(|window| i - j < window);
     let row = |i: usize| (0..s).map(move |j| if sees(i, j) { 0.0 } else { f32::NEG_INFINITY });
-    Ok(Tensor::from_vec((first..s).flat_map(row).collect::<Vec<f32>>(), (t, s), device)?)
+    Tensor::from_vec((first..s).flat_map(row).collect::<Vec<f32>>(), (t, s), device)
 }

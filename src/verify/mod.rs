@@ -55,7 +55,8 @@ impl fmt::Display for Limit {
 pub struct Comparison {
     /// Who is judged and by what, dotted: `engine_int8_head.logits_relative`.
     pub name: String,
-    /// The worst value measured.
+    /// The worst value measured. JSON has no numbers that are not finite: they are written as `"inf"`, `"NaN"`.
+    #[serde(serialize_with = "finite_or_word")]
     pub measured: f64,
     /// What it must hold to.
     pub limit: Limit,
@@ -97,6 +98,13 @@ impl Verdict {
     /// The comparisons that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Comparison> {
         self.comparisons.iter().filter(|comparison| !comparison.passed)
+    }
+}
+
+fn finite_or_word<S: serde::Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    match value.is_finite() {
+        true => serializer.serialize_f64(*value),
+        false => serializer.collect_str(value),
     }
 }
 

@@ -12,13 +12,10 @@ use crate::error::{Error, Result};
 pub(super) struct Facts {
     pub rule: RuleFacts,
     pub sampling: Option<SamplingFacts>,
-    pub noise: NoiseFacts,
     pub prompts: Vec<PromptFacts>,
     pub tokenizer_cases: Vec<TokenizerCase>,
     pub frame_cases: Vec<FrameCase>,
     pub int4: Int4Facts,
-    /// The prompt that `layers.*` follow.
-    pub layers_prompt: Option<usize>,
 }
 
 /// The generation rule, as far as the file states it.
@@ -40,19 +37,6 @@ impl Default for RuleFacts {
 pub(super) struct SamplingFacts {
     pub temperature: f32,
     pub top_k: usize,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct NoiseFacts {
-    pub bf16_vs_f32: Option<Bf16Noise>,
-}
-
-/// How far bf16 results are from f32 ones in the library that made them.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Bf16Noise {
-    pub max_abs: f64,
-    pub relative: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]

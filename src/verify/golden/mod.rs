@@ -3,8 +3,10 @@
 //! The folder is laid out as `fixtures/golden/tiny` (its README describes every key) and may have any dimensions. It goes by the
 //! keys that are present: what is there is compared, what this program does not know is listed.
 
+mod codec;
 mod facts;
 mod reference;
+mod text;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -63,7 +65,10 @@ impl Report {
 pub fn compare(folder: &Path) -> Result<Report> {
     let golden = Golden::open(folder)?;
     let mut judge = Judge { golden: &golden, verdict: Verdict::default() };
-    reference::compare(&mut judge)?;
+    let prompts = golden.prompts()?;
+    text::compare(&mut judge, &prompts)?;
+    reference::compare(&mut judge, &prompts)?;
+    codec::compare(&mut judge, &prompts)?;
     let verdict = judge.verdict;
     if verdict.comparisons.is_empty() {
         return Err(Error::invalid(

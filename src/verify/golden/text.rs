@@ -1,0 +1,70 @@
+//! The tokenizer and the prompts made with it against the golden's ids.
+
+use tokenizers::Tokenizer;
+
+use super::{Judge, Prompt};
+use crate::error::{Error, Result};
+use crate::speech::{Speech, Style};
+use crate::tensors::Bytes;
+
+/// Compares the saved tokenizer's ids of strings, and the ids of whole prompts as this program builds them.
+pub(super) fn compare(judge: &mut Judge, prompts: &[Prompt]) -> Result<()> {
+    let golden = judge.golden;
+    let written = |prompt: &Prompt| prompt.facts.is_some_and(|facts| facts.prompt.is_some());
+    if golden.facts.tokenizer_cases.is_empty() && !prompts.iter().any(written) {
+        return Ok(());
+    }
+    let path = golden.folder.join("tokenizer.json");
+    let place = path.display().to_string();
+    let json = Bytes::map(&path)?;
+    let saved = Tokenizer::from_bytes(&*json).map_err(|e| Error::invalid(&place, "content", "a saved tokenizer", e))?;
+    let encode = |text: &str, with_bos: bool| -> Result<Vec<u32>> {
+        let encoding = saved.encode(text, with_bos).map_err(|e| Error::invalid(&place, "encoding", "token ids", e))?;
+        Ok(encoding.get_ids().to_vec())
+    };
+    for (index, case) in golden.facts.tokenizer_cases.iter().enumerate() {
+        for (expected, with_bos) in [(&case.ids, true), (&case.ids_without_bos, false)] {
+            if let Some(expected) = expected {
+                let found = encode(&case.text, with_bos)?;
+                judge.same_ids("tokenizer.ids", &format!("tokenizer_cases[{index}]"), &found, expected);
+            }
+        }
+    }
+    let speech = Speech::load(&golden.config, &json)?;
+    for prompt in prompts {
+        let Some(text) = prompt.facts.and_then(|facts| facts.prompt.as_deref()) else { continue };
+        let place = format!("prompts[{}]", prompt.number);
+        judge.same_ids("tokenizer.ids", &place, &encode(text, true)?, &prompt.ids);
+        if let Some((style, text)) = parts(text) {
+            judge.same_ids("speech.prompt_ids", &place, &speech.prompt(&style, text)?.ids, &prompt.ids);
+        }
+    }
+    Ok(())
+}
+
+/// Speaker, description and text of a prompt in the model's template; `None` for anything else.
+fn parts(prompt: &str) -> Option<(Style, &str)> {
+    let body = prompt.strip_prefix("<text>")?.strip_suffix("<audio>")?;
+    let (voice, rest) = body.split_once(": ")?;
+    let described = rest.strip_prefix("<description=\"").and_then(|rest| rest.split_once("\"> "));
+    let (description, text) = match described {
+        Some((description, text)) => (Some(description.to_owned()), text),
+        None => (None, rest),
+    };
+    Some((Style { voice: Some(voice.to_owned()), description, ..Style::default() }, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_the_template_apart() {
+        let (style, text) = parts("<text>Ira: <description=\"calm, slow pace\"> Hello: you.<audio>").unwrap();
+        assert_eq!((style.voice.as_deref(), style.description.as_deref()), (Some("Ira"), Some("calm, slow pace")));
+        assert_eq!(text, "Hello: you.");
+        let (style, text) = parts("<text>Zoya: Hi!<audio>").unwrap();
+        assert_eq!((style.description, text), (None, "Hi!"));
+        assert!(parts("Hi!").is_none());
+    }
+}
