@@ -112,7 +112,7 @@ fn finite_or_word<S: serde::Serializer>(value: &f64, serializer: S) -> Result<S:
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let width = self.comparisons.iter().map(|c| c.name.len()).max().unwrap_or(0).max("comparison".len());
-        writeln!(f, "{:width$}  {:>9}  {:>9}  verdict  worst at", "comparison", "measured", "limit")?;
+        writeln!(f, "{:width$}  {:>9}  {:>9}  verdict  times  worst at", "comparison", "measured", "limit")?;
         for c in &self.comparisons {
             let (measured, limit) = (Figure(c.measured).to_string(), c.limit.to_string());
             let verdict = if c.passed { "pass" } else { "FAIL" };

@@ -60,7 +60,11 @@ fn compare_scores(judge: &mut Judge, variant: &Variant, engine: &mut dyn Engine,
     engine.score(0, &prompt.ids, &mut seen)?;
     let (t, hidden, vocab) = (prompt.ids.len(), engine.info().config.hidden_size, engine.info().config.vocab_size);
     let key = |name: &str| format!("prompt.{}.{}.{name}", prompt.number, variant.scores);
-    let last = &t - 1..t;
+    let last = t - 1..t;
+    judge.same(&format!("{}.positions", variant.name), &format!("prompt.{}", prompt.number), seen.hidden.len(), t);
+    if seen.hidden.len() != t {
+        return Ok(());
+    }
 
     let name = format!("{}.hidden_relative", variant.name);
     let as_is = |row: &[f32]| row.to_vec();

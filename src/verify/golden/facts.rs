@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::config::{MIN_NEW_TOKENS, STOP_THRESHOLD};
 use crate::error::{Error, Result};
 
 #[derive(Debug, Default, Deserialize)]
@@ -19,18 +18,12 @@ pub(super) struct Facts {
 }
 
 /// The generation rule, as far as the file states it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct RuleFacts {
-    pub min_new_tokens: usize,
+    pub min_new_tokens: Option<usize>,
     pub max_new_tokens: Option<usize>,
-    pub stop_threshold: f32,
-}
-
-impl Default for RuleFacts {
-    fn default() -> RuleFacts {
-        RuleFacts { min_new_tokens: MIN_NEW_TOKENS, max_new_tokens: None, stop_threshold: STOP_THRESHOLD }
-    }
+    pub stop_threshold: Option<f32>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -67,6 +67,7 @@ pub fn compare(folder: &Path) -> Result<Report> {
     let mut judge = Judge { golden: &golden, verdict: Verdict::default() };
     let prompts = golden.prompts()?;
     text::compare(&mut judge, &prompts)?;
+    text::compare_frames(&mut judge, &prompts)?;
     reference::compare(&mut judge, &prompts)?;
     codec::compare(&mut judge, &prompts)?;
     let verdict = judge.verdict;
@@ -100,6 +101,13 @@ struct Prompt<'a> {
     number: usize,
     ids: Vec<u32>,
     facts: Option<&'a PromptFacts>,
+}
+
+impl Prompt<'_> {
+    /// The greedy tokens that `golden.json` lists.
+    fn generated_ids(&self) -> Option<Vec<u32>> {
+        self.facts?.generated_ids.clone()
+    }
 }
 
 impl Golden {

@@ -1,8 +1,9 @@
-//! The tokenizer and the prompts made with it against the golden's ids.
+//! What goes into the model and what is made of its output, both plain ids: the tokenizer, the prompts made with it, and frames.
 
 use tokenizers::Tokenizer;
 
 use super::{Judge, Prompt};
+use crate::engine::frames::Frames;
 use crate::error::{Error, Result};
 use crate::speech::{Speech, Style};
 use crate::tensors::Bytes;
@@ -35,8 +36,40 @@ pub(super) fn compare(judge: &mut Judge, prompts: &[Prompt]) -> Result<()> {
         let Some(text) = prompt.facts.and_then(|facts| facts.prompt.as_deref()) else { continue };
         let place = format!("prompts[{}]", prompt.number);
         judge.same_ids("tokenizer.ids", &place, &encode(text, true)?, &prompt.ids);
+        if let Some(listed) = prompt.facts.and_then(|facts| facts.prompt_ids.as_ref()) {
+            judge.same_ids("tokenizer.ids", &place, &prompt.ids, listed);
+        }
         if let Some((style, text)) = parts(text) {
             judge.same_ids("speech.prompt_ids", &place, &speech.prompt(&style, text)?.ids, &prompt.ids);
+        }
+    }
+    Ok(())
+}
+
+/// `frame_cases` and `gen.N.frames`: frames assembled from ids.
+pub(super) fn compare_frames(judge: &mut Judge, prompts: &[Prompt]) -> Result<()> {
+    let golden = judge.golden;
+    let mut assembler = Frames::new(&golden.config);
+    let mut assemble = |ids: &[u32]| {
+        let mut codes = Vec::new();
+        assembler.reset(); // one for all cases: nothing of a case may reach the next
+        ids.iter().for_each(|&id| assembler.push(id, &mut codes));
+        codes
+    };
+    for case in &golden.facts.frame_cases {
+        judge.same_ids(
+            "frames.codes",
+            &format!("frame case {:?}", case.name),
+            &assemble(&case.ids),
+            &case.frames.concat(),
+        );
+    }
+    for prompt in prompts {
+        let (ids_key, key) = (format!("gen.{}.ids", prompt.number), format!("gen.{}.frames", prompt.number));
+        if let Some(ids) = golden.ids(&ids_key)?.or_else(|| prompt.generated_ids())
+            && let Some((_, frames)) = golden.integers(&key, &[None, Some(golden.config.num_quantizers)])?
+        {
+            judge.same_ids("frames.codes", &key, &assemble(&ids), &frames);
         }
     }
     Ok(())
