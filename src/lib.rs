@@ -15,6 +15,7 @@ pub mod error;
 pub mod format;
 pub mod reference;
 pub mod speech;
+pub mod quant;
 pub mod tensors;
 pub mod verify;
 
