@@ -13,9 +13,9 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod quant;
 pub mod reference;
 pub mod speech;
-pub mod quant;
 pub mod tensors;
 pub mod verify;
 

@@ -82,13 +82,7 @@ per_instruction_set! {
 }
 
 #[inline(always)]
-fn row_body(
-    float: Float,
-    row: &[u8],
-    codes: &mut [u8],
-    scale: &mut [f16],
-    min: &mut [f16],
-) -> Result<RowError, Flaw> {
+fn row_body(float: Float, row: &[u8], codes: &mut [u8], scale: &mut [f16], min: &mut [f16]) -> Result<RowError, Flaw> {
     let mut result = RowError::EMPTY;
     let mut w = [0f32; GROUP];
     let groups = row.chunks_exact(GROUP * float.width()).zip(codes.as_chunks_mut().0).enumerate();

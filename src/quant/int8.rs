@@ -65,7 +65,10 @@ per_instruction_set! {
 
 #[inline(always)]
 fn row_body(float: Float, row: &[u8], work: &mut [f32], codes: &mut [u8]) -> Result<(f16, RowError), Flaw> {
-    assert!(row.len() == work.len() * float.width() && codes.len() == work.len(), "operands of one row differ in length");
+    assert!(
+        row.len() == work.len() * float.width() && codes.len() == work.len(),
+        "operands of one row differ in length"
+    );
     float.load(row, work);
     let largest = largest_magnitude_bits(work);
     let scale = f16::from_f32(f32::from_bits(largest) / LARGEST);

@@ -116,11 +116,9 @@ impl fmt::Display for Verdict {
         for c in &self.comparisons {
             let (measured, limit) = (Figure(c.measured).to_string(), c.limit.to_string());
             let verdict = if c.passed { "pass" } else { "FAIL" };
-            writeln!(
-                f,
-                "{:width$}  {measured:>9}  {limit:>9}  {verdict:7}  {} (of {})",
-                c.name, c.note, c.measurements
-            )?;
+            let place = if c.measured == 0.0 { "" } else { &c.note };
+            let figures = format!("{:width$}  {measured:>9}  {limit:>9}  {verdict:7}", c.name);
+            writeln!(f, "{}", format!("{figures}  {:>5}  {place}", c.measurements).trim_end())?;
         }
         let (failed, all) = (self.failures().count(), self.comparisons.len());
         match self.passed() {

@@ -1,7 +1,7 @@
 //! The int4 engine against the golden's results with dequantized weights.
 
 use super::{Judge, Prompt};
-use crate::engine::{Engine, End, Info, Observer, Request, Sampling, Scores};
+use crate::engine::{End, Engine, Observer, Request, Sampling, Scores};
 use crate::error::{Error, Result};
 use crate::verify::{Limit, relative_norm};
 
@@ -137,7 +137,10 @@ fn speak(engine: &mut dyn Engine, prompt: &[u32], max_new_tokens: usize) -> Resu
             end = step.end;
         })?;
         if end.is_none() && ids.len() == before {
-            return Err(Error::Unsupported { what: "engine".into(), why: "a step made neither tokens nor an end".into() });
+            return Err(Error::Unsupported {
+                what: "engine".into(),
+                why: "a step made neither tokens nor an end".into(),
+            });
         }
     }
     engine.reset(0);

@@ -4,7 +4,9 @@
 //! keys that are present: what is there is compared, what this program does not know is listed.
 
 mod codec;
+mod engine;
 mod facts;
+mod quantizer;
 mod reference;
 mod text;
 
@@ -68,7 +70,9 @@ pub fn compare(folder: &Path) -> Result<Report> {
     let prompts = golden.prompts()?;
     text::compare(&mut judge, &prompts)?;
     text::compare_frames(&mut judge, &prompts)?;
-    reference::compare(&mut judge, &prompts)?;
+    let source = golden.source()?;
+    quantizer::compare(&mut judge, &source)?;
+    reference::compare(&mut judge, &source, &prompts)?;
     codec::compare(&mut judge, &prompts)?;
     let verdict = judge.verdict;
     if verdict.comparisons.is_empty() {
@@ -122,6 +126,18 @@ impl Golden {
         })
     }
 
+    fn source(&self) -> Result<std::collections::BTreeMap<String, crate::tensors::Tensor>> {
+        let mut source = std::collections::BTreeMap::new();
+        for entry in std::fs::read_dir(&self.folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if name.starts_with("model") && name.ends_with(".safetensors") {
+                source.extend(TensorFile::open(&path)?.tensors().clone());
+            }
+        }
+        Ok(source)
+    }
+
     /// A float tensor that may be absent. Its values may be anything: what is not finite fails its comparison.
     fn values(&self, key: &str, shape: &[usize]) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.tensors.find(key) else { return Ok(None) };
@@ -142,6 +158,14 @@ impl Golden {
         let values = tensor.to_i64()?.into_iter().map(to_u32).collect::<Result<_>>()?;
         self.used.borrow_mut().insert(key.to_owned());
         Ok(Some((tensor.shape.clone(), values)))
+    }
+
+    /// The bytes of a tensor that may be absent.
+    fn bytes(&self, key: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<&[u8]>> {
+        let Some(tensor) = self.tensors.find(key) else { return Ok(None) };
+        tensor.expect(&[dtype], shape)?;
+        self.used.borrow_mut().insert(key.to_owned());
+        Ok(Some(&tensor.data))
     }
 
     /// A list of token ids that may be absent.

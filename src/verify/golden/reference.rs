@@ -16,16 +16,8 @@ const SWAP_LIMIT: f64 = 2e-4;
 const BF16_LIMIT: Limit = Limit::AtMost(1.5);
 
 /// Compares all prompts, what follows them, and one prompt layer by layer.
-pub(super) fn compare(judge: &mut Judge, prompts: &[Prompt]) -> Result<()> {
+pub(super) fn compare(judge: &mut Judge, source: &BTreeMap<String, tensors::Tensor>, prompts: &[Prompt]) -> Result<()> {
     let config = &judge.golden.config;
-    let mut source = BTreeMap::new();
-    for entry in std::fs::read_dir(&judge.golden.folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        if name.starts_with("model") && name.ends_with(".safetensors") {
-            source.extend(tensors::TensorFile::open(&path)?.tensors().clone());
-        }
-    }
     let get = |name: &str| {
         let tensor: Option<tensors::Tensor> = source.get(name).cloned();
         tensor.ok_or_else(|| Error::invalid("source", name, "x", "y"))
