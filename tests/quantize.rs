@@ -4,8 +4,9 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
+use rumik::format::MatrixError;
 use rumik::quant::{
-    Flaw, Float, MatrixError, RowError, Simd, quantize_row_int4, quantize_row_int4_reference, quantize_row_int4_with,
+    Flaw, Float, RowError, Simd, quantize_row_int4, quantize_row_int4_reference, quantize_row_int4_with,
     quantize_row_int8, quantize_row_int8_reference, quantize_row_int8_with, round_row_bf16,
 };
 use rumik::tensors::{Tensor, TensorFile};
@@ -45,7 +46,7 @@ fn quantize(matrix: &Tensor) -> (Vec<u8>, Vec<f16>, Vec<f16>, MatrixError) {
             .unwrap()
         })
         .collect();
-    (codes, scale, min, MatrixError::of_rows(&rows))
+    (codes, scale, min, RowError::sum(&rows))
 }
 
 fn bits(values: &[f16]) -> Vec<u16> {

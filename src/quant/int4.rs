@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::matrix::{Flaw, RowError};
-use super::simd::{Float, INFINITY_BITS, LANES, ROUND, Simd, largest_magnitude_bits, per_instruction_set, sum_lanes};
+use super::simd::{Float, INFINITY_BITS, LANES, ROUND, Simd, largest_magnitude_bits, per_instruction_set, reduce};
 use crate::format::layout::{GROUP, MAX_CODE};
 
 /// Quantizes one row the plain way: the meaning of [`quantize_row_int4`].
@@ -110,8 +110,8 @@ fn range(w: &[f32; GROUP]) -> (f32, f32) {
             high[lane] = if chunk[lane] > high[lane] { chunk[lane] } else { high[lane] };
         }
     }
-    let lowest = low.into_iter().fold(f32::INFINITY, f32::min) + 0.0; // -0 counts as +0
-    (lowest, high.into_iter().fold(f32::NEG_INFINITY, f32::max))
+    let lowest = reduce(low, |a, b| if a < b { a } else { b }) + 0.0; // -0 counts as +0
+    (lowest, reduce(high, |a, b| if a > b { a } else { b }))
 }
 
 /// Codes of one group, and its sums of (w - w')² and w².
@@ -120,22 +120,23 @@ fn encode(w: &[f32; GROUP], scale: f32, min: f32, codes: &mut [u8; GROUP / 2]) -
     let (mut error, mut norm) = ([0f64; LANES], [0f64; LANES]);
     // a quotient of 0 for every column gives code 0 without a branch inside the loop
     let (divisor, keep) = if scale == 0.0 { (1.0, 0.0) } else { (scale, f32::from(MAX_CODE)) };
-    for (w, codes) in w.as_chunks::<LANES>().0.iter().zip(codes.as_chunks_mut::<{ LANES / 2 }>().0) {
-        let mut code = [0u32; LANES];
+    let mut code = [0u8; GROUP];
+    for (w, code) in w.as_chunks::<LANES>().0.iter().zip(code.as_chunks_mut::<LANES>().0) {
         for lane in 0..LANES {
             let quotient = (w[lane] - min) / divisor;
             let quotient = if quotient > 0.0 { quotient } else { 0.0 };
             let quotient = if quotient < keep { quotient } else { keep };
             let rounded = quotient + ROUND;
-            code[lane] = rounded.to_bits() & u32::from(MAX_CODE);
+            code[lane] = rounded.to_bits() as u8; // the low byte of the sum is the integer
             let decoded = (rounded - ROUND) * scale + min;
             let (exact, difference) = (f64::from(w[lane]), f64::from(w[lane]) - f64::from(decoded));
             error[lane] += difference * difference;
             norm[lane] += exact * exact;
         }
-        for (j, byte) in codes.iter_mut().enumerate() {
-            *byte = (code[2 * j] | code[2 * j + 1] << 4) as u8;
-        }
     }
-    (sum_lanes(&error), sum_lanes(&norm))
+    for (byte, pair) in codes.iter_mut().zip(code.as_chunks().0) {
+        let pair = u16::from_le_bytes(*pair);
+        *byte = (pair | pair >> 4) as u8; // the high byte's nibble moves above the low byte's
+    }
+    (reduce(error, |a, b| a + b), reduce(norm, |a, b| a + b))
 }

@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::matrix::{Flaw, RowError};
-use super::simd::{Float, INFINITY_BITS, LANES, ROUND, Simd, largest_magnitude_bits, per_instruction_set, sum_lanes};
+use super::simd::{Float, INFINITY_BITS, LANES, ROUND, Simd, largest_magnitude_bits, per_instruction_set, reduce};
 
 /// Largest code; -128 is never written, so that a row and its negative have the same codes.
 const LARGEST: f32 = 127.0;
@@ -106,5 +106,5 @@ fn encode(w: &[f32], scale: f32, codes: &mut [u8]) -> (f64, f64) {
     for (lane, (w, code)) in rest.iter().zip(code_rest).enumerate() {
         one(lane, *w, code);
     }
-    (sum_lanes(&error), sum_lanes(&norm))
+    (reduce(error, |a, b| a + b), reduce(norm, |a, b| a + b))
 }

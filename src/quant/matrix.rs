@@ -2,6 +2,8 @@
 
 use half::f16;
 
+use crate::format::{MatrixError, WorstGroup};
+
 /// A value that cannot be quantized, with its column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flaw {
@@ -79,35 +81,9 @@ impl RowError {
     }
 }
 
-/// The group that lost most.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct WorstGroup {
-    /// Its row.
-    pub row: usize,
-    /// Its number in the row; 0 where a row is one group.
-    pub group: usize,
-    /// ‖w - w'‖ / ‖w‖ of the group.
-    pub relative_error: f64,
-}
-
-/// Errors and scales of one matrix.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct MatrixError {
-    /// ‖W - W'‖_F / ‖W‖_F, 0 for a matrix of zeros.
-    pub relative_error: f64,
-    /// The group that lost most, the first of equals.
-    pub worst_group: WorstGroup,
-    /// Smallest scale.
-    pub scale_min: f32,
-    /// Largest scale.
-    pub scale_max: f32,
-    /// Scales that are 0.
-    pub zero_scales: usize,
-}
-
-impl MatrixError {
+impl RowError {
     /// Sums rows in their order, so that the result does not depend on who computed them.
-    pub fn of_rows(rows: &[RowError]) -> MatrixError {
+    pub fn sum(rows: &[RowError]) -> MatrixError {
         let mut sum = RowError::EMPTY;
         let mut worst_row = 0;
         for (index, row) in rows.iter().enumerate() {
@@ -127,10 +103,5 @@ impl MatrixError {
             scale_max: sum.scale_max,
             zero_scales: sum.zero_scales,
         }
-    }
-
-    /// True when every weight is 0.
-    pub fn is_zero(rows: &[RowError]) -> bool {
-        rows.iter().all(|row| row.norm == 0.0)
     }
 }
