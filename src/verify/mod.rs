@@ -3,6 +3,7 @@
 //! Everything that judges speaks one vocabulary: a [`Comparison`] has a name, a measured value and a limit; a [`Verdict`] is
 //! a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
+mod dequantize;
 pub mod golden;
 mod measure;
 
@@ -10,6 +11,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub use dequantize::dequantized;
 pub use measure::{differing, largest_difference, relative_norm, snr_db};
 
 /// What a measured value must hold to.

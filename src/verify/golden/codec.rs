@@ -1,10 +1,9 @@
 //! The streaming codec against the golden's waveforms.
 
 use super::{Judge, NONE_DIFFERS, Prompt};
-use crate::config::CodecConfig;
+use crate::checkpoint::Checkpoint;
 use crate::engine::mimi::{Decoder, State};
-use crate::error::Result;
-use crate::tensors::{Bytes, TensorFile};
+use crate::error::{Error, Result};
 use crate::verify::{Limit, largest_difference, snr_db};
 
 /// Least signal-to-noise ratio of a decoded waveform, in dB: well above the 66 dB that peers report for a right
@@ -16,16 +15,16 @@ const STREAM_LIMIT: Limit = Limit::AtMost(1e-4);
 const CHUNKINGS: [&[usize]; 3] = [&[1], &[3, 1, 7, 2], &[64]];
 
 /// Compares `mimi.*` and the speech of the prompts.
-pub(super) fn compare(judge: &mut Judge, prompts: &[Prompt]) -> Result<()> {
+pub(super) fn compare(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt]) -> Result<()> {
     let pairs = waves(judge, prompts)?;
     if pairs.is_empty() {
         return Ok(());
     }
-    let decoder = load(judge)?;
-    for (key, codes, shape) in pairs {
-        let samples = shape * decoder.samples_per_frame();
+    let decoder = load(judge, checkpoint)?;
+    for (key, codes, frames) in pairs {
+        let samples = frames * decoder.samples_per_frame();
         let Some(expected) = judge.golden.values(&key, &[samples])?.filter(|wave| !wave.is_empty()) else { continue };
-        let once = decode(&decoder, &mut decoder.state(), &codes, &[shape])?;
+        let once = decode(&decoder, &mut decoder.state(), &codes, &[frames])?;
         let ratio = snr_db(&once, &expected);
         judge.verdict.measure("codec.snr_db", SNR_LIMIT, ratio, || key.clone());
         compare_streams(judge, &decoder, &key, &codes, &once)?;
@@ -69,19 +68,14 @@ fn waves(judge: &Judge, prompts: &[Prompt]) -> Result<Vec<(String, Vec<u32>, usi
     Ok(pairs)
 }
 
-/// Opens the folder's codec for the model's codebooks.
-fn load(judge: &mut Judge) -> Result<Decoder> {
-    let folder = judge.golden.folder.join("codec");
-    let config = folder.join("config.json");
-    let config = CodecConfig::parse(&config.display().to_string(), &Bytes::map(&config)?)?;
-    let decoder = Decoder::load(
-        &config,
-        &TensorFile::open(&folder.join("model.safetensors"))?,
-        judge.golden.config.num_quantizers,
-    )?;
-    let difference = (config.frame_rate_hz() - judge.golden.config.frame_rate_hz).abs();
+/// The checkpoint's codec, for the model's codebooks.
+fn load(judge: &mut Judge, checkpoint: &Checkpoint) -> Result<Decoder> {
+    let Some(codec) = &checkpoint.codec else {
+        return Err(Error::invalid(&checkpoint.place, "codec", "a codec, since there are waveforms", "none"));
+    };
+    let difference = (codec.config.frame_rate_hz() - checkpoint.config.frame_rate_hz).abs();
     judge.verdict.measure("codec.frame_rate", NONE_DIFFERS, difference, || "codec/config.json and config.json".into());
-    Ok(decoder)
+    Decoder::load(&codec.config, &codec.weights, checkpoint.config.num_quantizers)
 }
 
 /// Decodes `codes: [frames, q]` in steps of so many frames.

@@ -1,8 +1,9 @@
 //! The int4 engine against the golden's results with dequantized weights.
 
-use super::{Judge, Prompt};
+use super::{Golden, Judge, Prompt};
 use crate::engine::{End, Engine, Observer, Request, Sampling, Scores};
 use crate::error::{Error, Result};
+use crate::format::HeadKind;
 use crate::verify::{Limit, relative_norm};
 
 /// Largest relative error of states and logits at a position, in the Euclidean norm. Rounding the activations of every
@@ -13,6 +14,8 @@ const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 1 };
 
 /// One of the two heads an export can have, and the golden's names for it.
 pub(super) struct Variant {
+    /// The head.
+    pub head: HeadKind,
     /// Prefix of the comparisons.
     pub name: &'static str,
     /// `prompt.N.{scores}.*`
@@ -25,8 +28,15 @@ pub(super) struct Variant {
 
 /// Both, int8 first: the golden's `int4` results have the dequantized embedding as head.
 pub(super) const VARIANTS: [Variant; 2] = [
-    Variant { name: "engine_int8_head", scores: "int4", speech: "gen_int4", end: |facts| facts.int4_end.as_deref() },
     Variant {
+        head: HeadKind::Int8,
+        name: "engine_int8_head",
+        scores: "int4",
+        speech: "gen_int4",
+        end: |facts| facts.int4_end.as_deref(),
+    },
+    Variant {
+        head: HeadKind::Bf16,
         name: "engine_bf16_head",
         scores: "int4_bf16head",
         speech: "gen_int4_bf16head",
@@ -36,12 +46,12 @@ pub(super) const VARIANTS: [Variant; 2] = [
 
 impl Variant {
     /// True when the folder has anything for this head.
-    pub(super) fn is_in(&self, judge: &Judge) -> bool {
+    pub(super) fn is_in(&self, golden: &Golden) -> bool {
         let ours = |name: &String| {
             name.starts_with(&format!("{}.", self.speech))
                 || name.strip_prefix("prompt.").is_some_and(|rest| rest.contains(&format!(".{}.", self.scores)))
         };
-        judge.golden.tensors.tensors().keys().any(ours)
+        golden.tensors.tensors().keys().any(ours)
     }
 }
 

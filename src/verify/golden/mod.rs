@@ -5,8 +5,8 @@
 
 mod codec;
 mod engine;
+mod exported;
 mod facts;
-mod quantizer;
 mod reference;
 mod text;
 
@@ -14,10 +14,13 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use self::exported::Exported;
 use self::facts::{Facts, PromptFacts};
 use super::{Limit, Verdict, differing, largest_difference};
+use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::format::HeadKind;
 use crate::tensors::{Bytes, Dtype, TensorFile};
 
 /// File with the expected tensors.
@@ -70,10 +73,11 @@ pub fn compare(folder: &Path) -> Result<Report> {
     let prompts = golden.prompts()?;
     text::compare(&mut judge, &prompts)?;
     text::compare_frames(&mut judge, &prompts)?;
-    let source = golden.source()?;
-    quantizer::compare(&mut judge, &source)?;
-    reference::compare(&mut judge, &source, &prompts)?;
-    codec::compare(&mut judge, &prompts)?;
+    let checkpoint = Checkpoint::open(folder)?;
+    reference::compare(&mut judge, &checkpoint, &prompts)?;
+    exported::compare_synthetic(&mut judge)?;
+    compare_exports(&mut judge, &checkpoint, &prompts)?;
+    codec::compare(&mut judge, &checkpoint, &prompts)?;
     let verdict = judge.verdict;
     if verdict.comparisons.is_empty() {
         return Err(Error::invalid(
@@ -89,6 +93,27 @@ pub fn compare(folder: &Path) -> Result<Report> {
         not_compared: golden.unused(),
         verdict,
     })
+}
+
+/// Exports the checkpoint with each head that the folder has results for, and compares what comes of it.
+fn compare_exports(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt]) -> Result<()> {
+    for variant in &engine::VARIANTS {
+        let is_int8 = variant.head == HeadKind::Int8;
+        let codes = is_int8 && exported::has_codes(judge.golden);
+        if !codes && !variant.is_in(judge.golden) {
+            continue;
+        }
+        let exported = Exported::of(checkpoint, variant.head)?;
+        if codes {
+            exported::compare_codes(judge, &exported)?;
+        }
+        if variant.is_in(judge.golden) {
+            if is_int8 {
+                exported::compare_scores(judge, variant, &exported, prompts)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A golden folder, opened.
@@ -124,18 +149,6 @@ impl Golden {
             facts: Facts::parse(&facts.display().to_string(), &Bytes::map(&facts)?)?,
             used: RefCell::default(),
         })
-    }
-
-    fn source(&self) -> Result<std::collections::BTreeMap<String, crate::tensors::Tensor>> {
-        let mut source = std::collections::BTreeMap::new();
-        for entry in std::fs::read_dir(&self.folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            if name.starts_with("model") && name.ends_with(".safetensors") {
-                source.extend(TensorFile::open(&path)?.tensors().clone());
-            }
-        }
-        Ok(source)
     }
 
     /// A float tensor that may be absent. Its values may be anything: what is not finite fails its comparison.

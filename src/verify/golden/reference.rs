@@ -1,12 +1,10 @@
 //! The reference against the golden's f32 and bf16 results.
 
-use std::collections::BTreeMap;
-
 use super::{F32_LIMIT, Judge, PROBABILITY_LIMIT, Prompt, at};
+use crate::checkpoint::Checkpoint;
 use crate::config::{MIN_NEW_TOKENS, STOP_THRESHOLD};
 use crate::error::{Error, Result};
 use crate::reference::{Cache, Device, End, Precision, Reference, Rule, argmax, to_host, top_k_distribution};
-use crate::tensors;
 use crate::verify::{Limit, largest_difference, relative_norm};
 
 /// Largest difference of two logits that float noise may swap in a ranking: two of them, each off by 1e-4.
@@ -16,13 +14,9 @@ const SWAP_LIMIT: f64 = 2e-4;
 const BF16_LIMIT: Limit = Limit::AtMost(1.5);
 
 /// Compares all prompts, what follows them, and one prompt layer by layer.
-pub(super) fn compare(judge: &mut Judge, source: &BTreeMap<String, tensors::Tensor>, prompts: &[Prompt]) -> Result<()> {
-    let config = &judge.golden.config;
-    let get = |name: &str| {
-        let tensor: Option<tensors::Tensor> = source.get(name).cloned();
-        tensor.ok_or_else(|| Error::invalid("source", name, "x", "y"))
-    };
-    let load = |precision| Reference::load(config, get, precision, &Device::Cpu);
+pub(super) fn compare(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt]) -> Result<()> {
+    let get = |name: &str| checkpoint.get(name).cloned();
+    let load = |precision| Reference::load(&checkpoint.config, get, precision, &Device::Cpu);
     let model = load(Precision::F32)?;
     for prompt in prompts {
         compare_prompt(judge, &model, prompt)?;
