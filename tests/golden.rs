@@ -40,7 +40,17 @@ fn the_tiny_golden_passes() {
     let report = compare(Path::new(TINY)).unwrap();
     assert!(report.passed, "{}", report.verdict);
     let compared: Vec<&str> = report.verdict.comparisons.iter().map(|c| c.name.split('.').next().unwrap()).collect();
-    for part in ["tokenizer", "frames", "quantizer", "reference", "reference_bf16", "codec"] {
+    for part in [
+        "tokenizer",
+        "frames",
+        "quantizer",
+        "reference",
+        "reference_bf16",
+        "codec",
+        "export",
+        "engine_int8_head",
+        "engine_bf16_head",
+    ] {
         assert!(compared.contains(&part), "{part} was not compared");
     }
     let left: Vec<_> = report.not_compared.iter().filter(|name| !name.starts_with("mimi.stage.")).collect();
@@ -63,7 +73,7 @@ fn the_copy_that_mistakes_are_made_in_passes() {
 #[test]
 fn rope_in_the_half_split_layout_is_caught() {
     // With the rows of each head reordered, rotating neighbours is what rotating halves is in the right order.
-    caught_by(&["reference.logits", "reference.layers"], |folder| {
+    caught_by(&["reference.logits", "reference.layers", "engine_int8_head.logits_relative"], |folder| {
         for name in ["q_proj", "k_proj"] {
             folder.permute_rows(&format!("self_attn.{name}.weight"), 64, |row| row / 2 + row % 2 * 32);
         }
@@ -72,13 +82,17 @@ fn rope_in_the_half_split_layout_is_caught() {
 
 #[test]
 fn rope_with_another_base_is_caught() {
-    caught_by(&["reference.logits"], |folder| folder.set("config.json", "rope_theta", json!(20000.0)));
+    caught_by(&["reference.logits", "engine_int8_head.logits_relative"], |folder| {
+        folder.set("config.json", "rope_theta", json!(20000.0));
+    });
 }
 
 #[test]
 fn a_window_one_off_is_caught() {
     for window in [15, 17] {
-        caught_by(&["reference.logits"], |folder| folder.set("config.json", "sliding_window", json!(window)));
+        caught_by(&["reference.logits", "engine_int8_head.logits_relative"], |folder| {
+            folder.set("config.json", "sliding_window", json!(window));
+        });
     }
 }
 
@@ -86,7 +100,7 @@ fn a_window_one_off_is_caught() {
 fn another_layer_pattern_is_caught() {
     // Position encoding and window on the full layer, and neither on a sliding one.
     for full in [None, Some(2)] {
-        caught_by(&["reference.logits", "reference.layers"], |folder| {
+        caught_by(&["reference.logits", "reference.layers", "engine_int8_head.logits_relative"], |folder| {
             let kind = |layer| if Some(layer) == full { "full_attention" } else { "sliding_attention" };
             folder.set("config.json", "layer_types", (0..4).map(kind).collect());
         });
@@ -96,7 +110,7 @@ fn another_layer_pattern_is_caught() {
 #[test]
 fn another_sharing_of_key_value_heads_is_caught() {
     // Query heads 1 and 2 change places: head h then reads key/value head h modulo 2.
-    caught_by(&["reference.logits"], |folder| {
+    caught_by(&["reference.logits", "engine_int8_head.logits_relative"], |folder| {
         folder.permute_rows("self_attn.q_proj.weight", 256, |row| [0, 2, 1, 3][row / 64] * 64 + row % 64);
         folder.permute_columns("self_attn.o_proj.weight", |column| [0, 2, 1, 3][column / 64] * 64 + column % 64);
     });
@@ -111,7 +125,7 @@ fn mistakes_in_norms_and_mlp_are_caught() {
 
 #[test]
 fn another_logit_scale_is_caught() {
-    caught_by(&["reference.logits", "reference.top_k_probs"], |folder| {
+    caught_by(&["reference.logits", "reference.top_k_probs", "engine_bf16_head.logits_relative"], |folder| {
         folder.set("config.json", "logit_scale", json!(0.125));
     });
 }
@@ -121,11 +135,14 @@ fn another_stop_rule_is_caught() {
     caught_by(&["rule"], |folder| folder.edit("golden.json", |facts| facts["rule"]["min_new_tokens"] = json!(7)));
     caught_by(&["rule"], |folder| folder.edit("golden.json", |facts| facts["rule"]["stop_threshold"] = json!(0.6)));
     // A program that consults the stop head or allows `</audio>` before step 8 ends prompt 7 at step 5.
-    caught_by(&["reference.greedy_ids"], |folder| folder.cut_speech(7, 5));
-    // One that consults neither runs on; the stop head's last bias decides.
+    caught_by(&["reference.greedy_ids"], |folder| folder.cut_speech("gen", 5));
+    caught_by(&["engine_int8_head.greedy_ids"], |folder| folder.cut_speech("gen_int4", 5));
+    // One that never consults it runs on, one that always obeys it ends at step 8; the stop head's last bias decides.
     caught_by(&["reference.stop_prob", "reference.greedy_ids", "reference.greedy_end"], |folder| {
         folder.fill("stop_predictor.3.bias", -50.0);
     });
+    let engines = ["engine_int8_head.greedy_ids", "engine_bf16_head.greedy_ids"];
+    caught_by(&[&["reference.greedy_ids"], &engines[..]].concat(), |folder| folder.fill("stop_predictor.3.bias", 50.0));
     caught_by(&["reference.stop_prob"], |folder| folder.fill("stop_predictor.0.weight", 0.5));
 }
 
@@ -149,6 +166,10 @@ fn other_token_arithmetic_is_caught() {
 fn another_nibble_order_is_caught() {
     caught_by(&["quantizer.int4_codes"], |folder| {
         folder.map_bytes("golden.safetensors", "int4.packed", |byte| byte.rotate_left(4));
+    });
+    // An engine that reads the high nibble first multiplies as if neighbouring columns had changed places.
+    caught_by(&["engine_int8_head.logits_relative", "engine_bf16_head.logits_relative", "export.logits"], |folder| {
+        folder.permute_columns("mlp.down_proj.weight", |column| column ^ 1);
     });
 }
 

@@ -209,19 +209,18 @@ impl Folder {
         });
     }
 
-    /// Makes the golden's greedy tokens those of a program that ends at `step`.
-    pub fn cut_speech(&self, prompt: usize, step: usize) {
+    /// Makes the golden's greedy tokens `{speech}.7.ids` those of a program that ends at `step`.
+    pub fn cut_speech(&self, speech: &str, step: usize) {
         const AUDIO_END: i32 = 1114;
-        let key = format!("gen.{prompt}.ids");
+        let key = format!("{speech}.{KEPT_SPEECH}.ids");
         let file = TensorFile::open(&self.file("golden.safetensors")).unwrap();
         let ids = file.get(&key).unwrap().to_i64().unwrap();
         let mut ids: Vec<i32> = ids[..step].iter().map(|id| *id as i32).collect();
         ids.push(AUDIO_END);
         self.set_ids(&key, &ids);
-        self.keep_tensors("golden.safetensors", |name| {
-            !name.starts_with(&format!("gen.{prompt}.")) || name.ends_with(".ids")
-        });
-        self.edit("golden.json", |facts| facts["prompts"][prompt]["generated_ids"] = Value::Null);
+        // What else is known of the steps would no longer fit.
+        self.keep_tensors("golden.safetensors", |name| !name.starts_with("gen.") || name.ends_with(".ids"));
+        self.edit("golden.json", |facts| facts["prompts"][KEPT_SPEECH]["generated_ids"] = Value::Null);
     }
 
     /// Makes the golden's waveform that of a codec which forgets everything between frames.

@@ -44,7 +44,8 @@ impl Exported {
 pub(super) fn has_codes(golden: &Golden) -> bool {
     let int4 = &golden.facts.int4;
     let has = |key: &str| golden.tensors.find(key).is_some();
-    !int4.relative_error.is_empty() || int4.matrix.is_some() && has("int4.packed") || has("int8.rows")
+    let parts = ["int4.packed", "int4.scale", "int4.min"];
+    !int4.relative_error.is_empty() || has("int8.rows") || (int4.matrix.is_some() && parts.iter().any(|key| has(key)))
 }
 
 /// `int4.*`, `int8.*` and the relative error of every matrix.
@@ -97,8 +98,9 @@ pub(super) fn compare_synthetic(judge: &mut Judge) -> Result<()> {
     let (mut scale, mut min) = (vec![f16::ZERO; n * k / GROUP], vec![f16::ZERO; n * k / GROUP]);
     let outputs = codes.chunks_mut(k / 2).zip(scale.chunks_mut(k / GROUP)).zip(min.chunks_mut(k / GROUP));
     for (row, ((codes, scale), min)) in bytes.chunks(4 * k).zip(outputs) {
-        quantize_row_int4(Float::F32, row, codes, scale, min)
-            .map_err(|flaw| weight.invalid("finite values that f16 scales can hold", format!("{flaw:?}")))?;
+        quantize_row_int4(Float::F32, row, codes, scale, min).map_err(|flaw| {
+            weight.invalid("values that f16 scales can hold", format!("another in column {}", flaw.column()))
+        })?;
     }
     compare_int4(judge, "int4_synthetic", &Int4 { codes: &codes, scale, min }, n)
 }

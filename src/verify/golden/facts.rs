@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::engine::Sampling;
 use crate::error::{Error, Result};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
     pub rule: RuleFacts,
-    pub sampling: Option<SamplingFacts>,
+    pub sampling: SamplingFacts,
     pub prompts: Vec<PromptFacts>,
     pub tokenizer_cases: Vec<TokenizerCase>,
     pub frame_cases: Vec<FrameCase>,
@@ -26,10 +27,19 @@ pub(super) struct RuleFacts {
     pub stop_threshold: Option<f32>,
 }
 
+/// How the first step's distribution was made; the model's own values if the file does not say.
 #[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(default)]
 pub(super) struct SamplingFacts {
     pub temperature: f32,
     pub top_k: usize,
+}
+
+impl Default for SamplingFacts {
+    fn default() -> SamplingFacts {
+        let Sampling { temperature, top_k } = Sampling::default();
+        SamplingFacts { temperature, top_k }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
