@@ -19,6 +19,7 @@ use self::facts::{Facts, PromptFacts};
 use super::{Limit, Verdict, differing, largest_difference};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
+use crate::engine::cpu::{self, CpuEngine};
 use crate::error::{Error, Result};
 use crate::format::HeadKind;
 use crate::tensors::{Bytes, Dtype, TensorFile};
@@ -111,6 +112,8 @@ fn compare_exports(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt
             if is_int8 {
                 exported::compare_scores(judge, variant, &exported, prompts)?;
             }
+            let mut engine = CpuEngine::new(exported.export.clone(), cpu::Options::default())?;
+            engine::compare(judge, variant, &mut engine, prompts)?;
         }
     }
     Ok(())
