@@ -265,6 +265,6 @@ fn broken_folders_are_refused_in_one_line() {
     refused_with(&["config.json", "last_unit_id"], |folder| folder.set("config.json", "last_unit_id", json!(1110)));
     refused_with(&["prompt.6.logits", "[107, 1122]"], |folder| folder.reshape("prompt.6.logits", &[1122, 107]));
     refused_with(&["tokens", "5000"], |folder| folder.set_ids("prompt.7.ids", &[2, 5000]));
-    refused_with(&["codec/model.safetensors", "open"], |folder| folder.remove("codec/model.safetensors"));
+    refused_with(&["codec/model.safetensors", "expected the file"], |folder| folder.remove("codec/model.safetensors"));
     refused_with(&["model-00002-of-00002.safetensors"], |folder| folder.cut("model-00002-of-00002.safetensors", 1));
 }

@@ -1,7 +1,7 @@
 //! A folder with a small checkpoint and what transformers computed from it, and everything here held against that.
 //!
-//! The folder is laid out as `fixtures/golden/tiny` (its README describes every key) and may have any dimensions. It goes by the
-//! keys that are present: what is there is compared, what this program does not know is listed.
+//! The folder is laid out as `fixtures/golden/tiny`, whose README describes every key, and may have any dimensions. The
+//! keys that are present decide: what is there is compared, what this program does not know is listed.
 
 mod codec;
 mod engine;
@@ -66,8 +66,8 @@ impl Report {
 /// Compares everything this program can compute with a golden folder.
 ///
 /// # Errors
-/// [`Error::Io`] or [`Error::Invalid`] when a file is missing, damaged or contradicts its description, and when there is nothing
-/// in the folder to compare.
+/// [`Error::Io`] or [`Error::Invalid`] when a file is missing, damaged or contradicts its description, and when there is
+/// nothing in the folder to compare; [`Error::Input`] for ids outside the vocabulary.
 pub fn compare(folder: &Path) -> Result<Report> {
     let golden = Golden::open(folder)?;
     let mut judge = Judge { golden: &golden, verdict: Verdict::default() };
@@ -81,12 +81,8 @@ pub fn compare(folder: &Path) -> Result<Report> {
     codec::compare(&mut judge, &checkpoint, &prompts)?;
     let verdict = judge.verdict;
     if verdict.comparisons.is_empty() {
-        return Err(Error::invalid(
-            folder.display(),
-            "golden",
-            "results to compare with",
-            "none that this program knows",
-        ));
+        let found = "none that this program knows";
+        return Err(Error::invalid(folder.display(), "golden", "results to compare with", found));
     }
     Ok(Report {
         golden: folder.display().to_string(),
@@ -230,7 +226,7 @@ impl Judge<'_> {
     /// Holds ids against ids: how many differ.
     fn same_ids(&mut self, name: &str, key: &str, found: &[u32], expected: &[u32]) {
         let (count, first) = differing(found, expected);
-        self.verdict.measure(name, NONE_DIFFERS, count, || at(key, first, &[expected.len()]));
+        self.verdict.measure(name, NONE_DIFFERS, count, || format!("{key}[{first}]"));
     }
 
     /// Holds one thing against another.

@@ -39,7 +39,7 @@ pub(super) fn compare(judge: &mut Judge, prompts: &[Prompt]) -> Result<()> {
         if let Some(listed) = prompt.facts.and_then(|facts| facts.prompt_ids.as_ref()) {
             judge.same_ids("tokenizer.ids", &place, &prompt.ids, listed);
         }
-        if let Some((style, text)) = parts(text) {
+        if let Some((style, text)) = parts(text, speech.voices()) {
             judge.same_ids("speech.prompt_ids", &place, &speech.prompt(&style, text)?.ids, &prompt.ids);
         }
     }
@@ -75,10 +75,10 @@ pub(super) fn compare_frames(judge: &mut Judge, prompts: &[Prompt]) -> Result<()
     Ok(())
 }
 
-/// Speaker, description and text of a prompt in the model's template; `None` for anything else.
-fn parts(prompt: &str) -> Option<(Style, &str)> {
+/// Speaker, description and text of a prompt in the model's template, spoken by one of `voices`; `None` for anything else.
+fn parts<'a>(prompt: &'a str, voices: &[String]) -> Option<(Style, &'a str)> {
     let body = prompt.strip_prefix("<text>")?.strip_suffix("<audio>")?;
-    let (voice, rest) = body.split_once(": ")?;
+    let (voice, rest) = body.split_once(": ").filter(|(voice, _)| voices.iter().any(|known| known == voice))?;
     let described = rest.strip_prefix("<description=\"").and_then(|rest| rest.split_once("\"> "));
     let (description, text) = match described {
         Some((description, text)) => (Some(description.to_owned()), text),
@@ -93,11 +93,13 @@ mod tests {
 
     #[test]
     fn takes_the_template_apart() {
-        let (style, text) = parts("<text>Ira: <description=\"calm, slow pace\"> Hello: you.<audio>").unwrap();
+        let voices = ["Ira", "Zoya"].map(str::to_owned);
+        let (style, text) = parts("<text>Ira: <description=\"calm, slow pace\"> Hello: you.<audio>", &voices).unwrap();
         assert_eq!((style.voice.as_deref(), style.description.as_deref()), (Some("Ira"), Some("calm, slow pace")));
         assert_eq!(text, "Hello: you.");
-        let (style, text) = parts("<text>Zoya: Hi!<audio>").unwrap();
+        let (style, text) = parts("<text>Zoya: Hi!<audio>", &voices).unwrap();
         assert_eq!((style.description, text), (None, "Hi!"));
-        assert!(parts("Hi!").is_none());
+        assert!(parts("Hi!", &voices).is_none());
+        assert!(parts("<text>Nobody: Hi!<audio>", &voices).is_none());
     }
 }
