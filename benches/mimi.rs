@@ -22,11 +22,12 @@ const PEER_FRAMES: usize = 40;
 fn main() {
     let config = codec::published_config();
     let weights = codec::random_weights(&config);
+    let start = Instant::now();
     let decoder = Decoder::load(&config, &weights, codec::NUM_QUANTIZERS).expect("weights of the published shapes");
     let frame_ms = 1e3 / config.frame_rate_hz();
+    let (threads, load_ms) = (rayon::current_num_threads(), start.elapsed().as_millis());
     println!(
-        "real-size Mimi decoder, 1 frame ({frame_ms} ms of audio) a step, {} threads",
-        rayon::current_num_threads()
+        "real-size Mimi decoder, 1 frame ({frame_ms} ms of audio) a step, {threads} threads, loaded in {load_ms} ms"
     );
 
     let codes = codec::random_codes(&config, 1, WARM_UP_FRAMES + FRAMES);

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! `model` is Cohere2 with a stop head as transformers computes it, including where bf16 rounds; `generate` is the
-//! model card's generation rule. Neither knows of the export or the engine that it judges. Weights come from a function of
-//! the tensor's name, so that a caller can put dequantized matrices in the place of the checkpoint's.
+//! model card's generation rule. Neither knows of the export or the engine that it judges. Weights come from a function
+//! of the tensor's name, so that a caller can put dequantized matrices in the place of the checkpoint's.
 
 mod generate;
 mod model;

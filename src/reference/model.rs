@@ -170,7 +170,8 @@ impl Reference {
         self.rows(&self.embedding, ids).map_err(device_error)
     }
 
-    /// Runs `ids` after the positions already in `cache`: the output of `model.norm`, `[t, hidden]` in the model's precision.
+    /// Runs `ids` after the positions already in `cache`: the output of `model.norm`, `[t, hidden]` in the model's
+    /// precision.
     ///
     /// `watch` is shown the residual stream `[t, hidden]` after every layer. After an error the cache is of no more use.
     ///

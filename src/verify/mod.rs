@@ -1,7 +1,7 @@
 //! Side-by-side runs, named comparisons and a verdict.
 //!
-//! Everything that judges speaks one vocabulary: a [`Comparison`] has a name, a measured value and a limit; a [`Verdict`] is
-//! a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
+//! Everything that judges speaks one vocabulary: a [`Comparison`] has a name, a measured value and a limit; a
+//! [`Verdict`] is a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
 mod dequantize;
 pub mod golden;

@@ -1,5 +1,7 @@
 //! A codec with the shapes of the published Mimi and random weights, for tests and benchmarks without a download.
 
+#![allow(dead_code, reason = "every test and benchmark takes its part")]
+
 use std::collections::BTreeMap;
 
 use rumik::config::CodecConfig;

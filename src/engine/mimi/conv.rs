@@ -138,22 +138,23 @@ pub(super) struct Upsample {
     filter: Vec<f32>,
     channels: usize,
     stride: usize,
-    taps: usize,
 }
 
 impl Upsample {
+    /// Inputs an output depends on: the kernel is twice the stride.
+    const TAPS: usize = 2;
+
     /// Reads `upsample.conv.weight: [channels, 1, 2 * stride]`.
     pub(super) fn load(file: &TensorFile, channels: usize, stride: usize) -> Result<Upsample> {
-        let taps = 2;
-        let kernel = taps * stride;
+        let kernel = Self::TAPS * stride;
         let weight = file.get_f32("upsample.conv.weight", &[channels, 1, kernel])?;
         let filter = (0..kernel * channels).map(|i| weight[i % channels * kernel + i / channels]).collect();
-        Ok(Upsample { filter, channels, stride, taps })
+        Ok(Upsample { filter, channels, stride })
     }
 
     /// The state before the first row.
     pub(super) fn history(&self) -> History {
-        History::new((self.taps - 1) * self.channels)
+        History::new((Self::TAPS - 1) * self.channels)
     }
 
     /// `x: [t, channels]`; `y: [t * stride, channels]` is overwritten.
@@ -161,7 +162,7 @@ impl Upsample {
         let c = self.channels;
         history.rows.extend_from_slice(x);
         y.clear();
-        for rows in history.rows.windows(self.taps * c).step_by(c) {
+        for rows in history.rows.windows(Self::TAPS * c).step_by(c) {
             let (older, newer) = rows.split_at(c);
             for phase in 0..self.stride {
                 let filter = |tap: usize| &self.filter[(tap * self.stride + phase) * c..][..c];
@@ -224,6 +225,21 @@ mod tests {
             let expected = ops::causal_conv_transpose(&x, &weight, &bias, kernel, stride);
             testing::assert_close(&streamed(&conv, &x), &expected, TOLERANCE);
         }
+    }
+
+    #[test]
+    fn the_upsampling_means_the_plain_one() {
+        let (channels, stride) = (3, 2);
+        let file = testing::random_file(&[("upsample.conv.weight", &[channels, 1, 4])], 3);
+        let weight = file.get_f32("upsample.conv.weight", &[channels, 1, 4]).unwrap();
+        let upsample = Upsample::load(&file, channels, stride).unwrap();
+        let x = testing::noise(4, 5 * channels);
+        let (mut history, mut all, mut y) = (upsample.history(), Vec::new(), Vec::new());
+        for rows in [&x[..channels], &x[channels..]] {
+            upsample.step(&mut history, rows, &mut y);
+            all.extend_from_slice(&y);
+        }
+        testing::assert_close(&all, &ops::depthwise_conv_transpose(&x, &weight, channels, stride), TOLERANCE);
     }
 
     #[test]

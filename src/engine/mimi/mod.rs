@@ -72,12 +72,14 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Invalid`] naming file and tensor: missing, of another type or shape, or not finite.
-    /// [`Error::Input`] when the codec has fewer codebooks.
+    /// [`Error::Invalid`] for a configuration that no decoder can have. [`Error::Input`] when the codec has fewer
+    /// codebooks.
     pub fn load(config: &CodecConfig, weights: &TensorFile, num_quantizers: usize) -> Result<Decoder> {
         if !(1..=config.num_quantizers).contains(&num_quantizers) {
             let message = format!("{num_quantizers} asked for, the codec has 1 to {}", config.num_quantizers);
             return Err(Error::input("num_quantizers", message));
         }
+        check(config, weights)?;
         Ok(Decoder {
             quantizer: Quantizer::load(weights, config, num_quantizers)?,
             upsample: Upsample::load(weights, config.hidden_size, UPSAMPLING)?,
@@ -134,4 +136,19 @@ impl Decoder {
         self.transformer.step(transformer, x);
         self.seanet.step(seanet, x, y, z);
     }
+}
+
+/// What the sizes must satisfy among themselves; the shapes of the tensors show the rest.
+fn check(config: &CodecConfig, weights: &TensorFile) -> Result<()> {
+    let invalid = |item: &str, expected: String, found: usize| {
+        Err(Error::invalid(format!("the config.json of {}", weights.place()), item, expected, found))
+    };
+    if !config.head_dim.is_multiple_of(2) {
+        return invalid("head_dim", "an even number (RoPE rotates pairs)".into(), config.head_dim);
+    }
+    if config.compress > config.num_filters {
+        let expected = format!("at most num_filters {}, or residual units have no channels", config.num_filters);
+        return invalid("compress", expected, config.compress);
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! The decoder's elementwise loops and its attention, compiled once per instruction set and chosen when they run.
+//! The decoder's elementwise loops and its attention, compiled for the instruction set of the machine.
 //!
 //! Each loop is written once, in plain Rust that the compiler turns into vectors. There is no reassociation and no
 //! implicit contraction in Rust, so results are the same bits on every instruction set.
@@ -6,30 +6,21 @@
 /// Lanes of the dot product: independent partial sums, folded in a fixed order.
 const LANES: usize = 16;
 
-/// Defines `fn name(args)` that runs `name_body` compiled for the best instruction set of this machine.
+/// Defines `fn name(args)` that runs `body` compiled for AVX2 where the machine has it. 512-bit registers gain nothing
+/// here: attention waits for its keys and values, and the activations are a small part of the work.
 macro_rules! dispatch {
-    ($(#[$doc:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:ident) => {
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) = $body:ident) => {
         $(#[$doc])*
-        #[allow(unsafe_code, clippy::too_many_arguments)]
-        $visibility fn $name($($arg: $type),*) $(-> $result)? {
+        #[allow(unsafe_code)]
+        pub(super) fn $name($($arg: $type),*) {
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-                fn avx512($($arg: $type),*) $(-> $result)? {
-                    $body($($arg),*)
-                }
                 #[target_feature(enable = "avx2,fma")]
-                fn avx2($($arg: $type),*) $(-> $result)? {
+                fn avx2($($arg: $type),*) {
                     $body($($arg),*)
-                }
-                if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512bw")
-                {
-                    // SAFETY: the machine has the features the function was compiled for.
-                    return unsafe { avx512($($arg),*) };
                 }
                 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    // SAFETY: as above.
+                    // SAFETY: the machine has the features the function was compiled for.
                     return unsafe { avx2($($arg),*) };
                 }
             }
@@ -40,7 +31,7 @@ macro_rules! dispatch {
 
 dispatch! {
     /// ELU of every value of `x`, appended to `out`.
-    pub(super) fn extend_elu(x: &[f32], out: &mut Vec<f32>) = extend_elu_body
+    fn extend_elu(x: &[f32], out: &mut Vec<f32>) = extend_elu_body
 }
 
 #[inline(always)]
@@ -55,7 +46,7 @@ fn extend_elu_body(x: &[f32], out: &mut Vec<f32>) {
 
 dispatch! {
     /// GELU (erf) of every value, in place.
-    pub(super) fn gelu(x: &mut [f32]) = gelu_body
+    fn gelu(x: &mut [f32]) = gelu_body
 }
 
 #[inline(always)]
@@ -69,7 +60,7 @@ dispatch! {
     /// Attention of one head at one position: `out = softmax(q . k * scale) v`.
     ///
     /// `q, out: [d]`; `k, v: [t, d]`, in any order of positions; `scores: [t]` is scratch.
-    pub(super) fn attend(q: &[f32], k: &[f32], v: &[f32], scale: f32, scores: &mut [f32], out: &mut [f32])
+    fn attend(q: &[f32], k: &[f32], v: &[f32], scale: f32, scores: &mut [f32], out: &mut [f32])
         = attend_body
 }
 

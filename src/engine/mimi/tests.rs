@@ -202,6 +202,8 @@ fn a_file_that_is_no_such_codec_is_refused_by_name() {
         (load(|c| c.kernel_size = 5, 8), "decoder.layers.0.conv.weight", "[128, 64, 7]"),
         (load(|c| c.codebook_dim = 32, 8), "output_proj.weight", "[64, 16, 1]"),
         (load(|c| c.num_residual_layers = 2, 8), "decoder.layers.4.block.1.conv.weight", "nothing of that name"),
+        (load(|c| c.head_dim = 15, 8), "head_dim", "found 15"),
+        (load(|c| c.compress = 9, 8), "compress", "at most num_filters 8"),
         (load(|_| (), 9), "num_quantizers", "9 asked for"),
         (load(|_| (), 0), "num_quantizers", "0 asked for"),
     ];

@@ -99,7 +99,7 @@ fn compare_scores(judge: &mut Judge, variant: &Variant, engine: &mut dyn Engine,
     }
 }
 
-/// Holds rows against the rows of the tensor `key`, where the folder has it; `pick` takes the columns that are found here.
+/// Holds rows against the rows of the tensor `key`, where the folder has it; `pick` takes the columns found here.
 fn compare_rows(
     judge: &mut Judge,
     name: &str,

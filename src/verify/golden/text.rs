@@ -1,4 +1,5 @@
-//! What goes into the model and what is made of its output, both plain ids: the tokenizer, the prompts made with it, and frames.
+//! What goes into the model and what is made of its output, both plain ids: the tokenizer, the prompts made with it,
+//! and frames.
 
 use tokenizers::Tokenizer;
 
@@ -75,7 +76,7 @@ pub(super) fn compare_frames(judge: &mut Judge, prompts: &[Prompt]) -> Result<()
     Ok(())
 }
 
-/// Speaker, description and text of a prompt in the model's template, spoken by one of `voices`; `None` for anything else.
+/// Speaker, description and text of a prompt in the model's template for one of `voices`; `None` for anything else.
 fn parts<'a>(prompt: &'a str, voices: &[String]) -> Option<(Style, &'a str)> {
     let body = prompt.strip_prefix("<text>")?.strip_suffix("<audio>")?;
     let (voice, rest) = body.split_once(": ").filter(|(voice, _)| voices.iter().any(|known| known == voice))?;
