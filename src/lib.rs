@@ -22,8 +22,10 @@ pub mod inspect;
 pub mod pipeline;
 pub mod playback;
 pub mod quant;
+pub mod reference;
 pub mod speech;
 pub mod staging;
 pub mod tensors;
+pub mod verify;
 
 pub use error::{Error, Result};
