@@ -143,6 +143,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<Outcome> {
         revision: args.revision.clone(),
         name: args.source_name.clone(),
         offline: args.offline,
+        codec: !args.no_codec,
     };
     let mut options = options(args)?;
     if args.dry_run {

@@ -56,17 +56,6 @@ pub struct Snapshot {
     pub commit: String,
 }
 
-/// The folder of a model: `source` itself if it is a local folder, else what [`Hub::snapshot`] makes of the repository.
-///
-/// # Errors
-/// As [`resolve`], [`Hub::from_env`] and [`Hub::snapshot`].
-pub fn locate(source: &str, revision: &str, wanted: &Wanted, offline: bool) -> Result<PathBuf> {
-    match resolve(source)? {
-        Location::Folder(folder) => Ok(folder),
-        Location::Repo(repo) => Ok(Hub::from_env(offline)?.snapshot(&repo, revision, wanted)?.folder),
-    }
-}
-
 /// Access to the Hub and its cache.
 pub struct Hub {
     settings: Settings,
@@ -117,6 +106,25 @@ impl Hub {
             return Err(self.offline(target, &cache, &wanted));
         }
         self.update(target, &cache, wanted, usable)
+    }
+
+    /// Names of all files of a repository; of those in the cache when offline or when nobody answers.
+    ///
+    /// # Errors
+    /// As [`Hub::snapshot`].
+    pub fn names(&self, repo: &str, revision: &str) -> Result<Vec<String>> {
+        let cache = self.open_cache(repo, revision)?;
+        let cached = cache.commit().map(|commit| cache.names(&commit));
+        let target = Target { repo, revision, file: None };
+        match (cached, self.settings.offline) {
+            (Some(names), true) => Ok(names),
+            (None, true) => Err(self.offline(target, &cache, &cache.folder().join("refs").join(revision))),
+            (cached, false) => match (self.client.list(target), cached) {
+                (Ok(listing), _) => Ok(listing.names()),
+                (Err(failure), Some(names)) if failure.is_unreachable() => Ok(names),
+                (Err(_), _) => Retry::new(&self.settings).run(|| self.client.list(target)).map(|l| l.names()),
+            },
+        }
     }
 
     /// Size and hash of one file, from the cache if it is there.
