@@ -68,45 +68,43 @@ fn load_floats(values: &[f32]) -> float32x4_t {
 #[target_feature(enable = "neon")]
 #[inline]
 fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [vdupq_n_f32(0.0); 4];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [vdupq_n_f32(0.0); LANES];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<{ 4 * LANES }>(), b.as_chunks::<{ 4 * LANES }>());
     for (a, b) in a.iter().zip(b) {
         for (i, sum) in sums.iter_mut().enumerate() {
             *sum = vfmaq_f32(*sum, load_floats(&a[4 * i..4 * i + 4]), load_floats(&b[4 * i..4 * i + 4]));
         }
     }
-    finish(sums, a_rest, b_rest)
+    finish(&sums, a_rest, b_rest)
 }
 
 /// [`plain::dot_of`] for bf16.
 #[target_feature(enable = "neon")]
 #[inline]
 fn dot_bf16(a: &[[u8; 2]], b: &[f32]) -> f32 {
-    let mut sums = [vdupq_n_f32(0.0); 4];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [vdupq_n_f32(0.0); LANES];
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<{ 4 * LANES }>(), b.as_chunks::<{ 4 * LANES }>());
     for (a, b) in a.iter().zip(b) {
-        for half in 0..2 {
-            let bits = vreinterpretq_u16_u8(load_unsigned(a[8 * half..8 * half + 8].as_flattened()));
-            let wide = [vshll_n_u16::<16>(vget_low_u16(bits)), vshll_high_n_u16::<16>(bits)];
-            for (i, wide) in wide.into_iter().enumerate() {
-                let (sum, at) = (&mut sums[2 * half + i], 8 * half + 4 * i);
-                *sum = vfmaq_f32(*sum, vreinterpretq_f32_u32(wide), load_floats(&b[at..at + 4]));
-            }
+        for (i, sums) in sums.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let bits = vreinterpretq_u16_u8(load_unsigned(a[8 * i..8 * i + 8].as_flattened()));
+            let (first, second) = (vshll_n_u16::<16>(vget_low_u16(bits)), vshll_high_n_u16::<16>(bits));
+            sums[0] = vfmaq_f32(sums[0], vreinterpretq_f32_u32(first), load_floats(&b[8 * i..8 * i + 4]));
+            sums[1] = vfmaq_f32(sums[1], vreinterpretq_f32_u32(second), load_floats(&b[8 * i + 4..8 * i + 8]));
         }
     }
-    finish(sums, a_rest, b_rest)
+    finish(&sums, a_rest, b_rest)
 }
 
 #[target_feature(enable = "neon")]
 #[inline]
-fn finish<W: plain::Weight>(sums: [float32x4_t; 4], a: &[W], b: &[f32]) -> f32 {
-    let mut p = [0.0; LANES];
-    for (sum, p) in sums.iter().zip(p.as_chunks_mut::<4>().0) {
+fn finish<W: plain::Weight>(sums: &[float32x4_t; LANES], a: &[W], b: &[f32]) -> f32 {
+    let mut p = plain::DotSums::default();
+    for (sum, p) in sums.iter().zip(p.as_flattened_mut().as_chunks_mut::<4>().0) {
         // SAFETY: the chunk has four values; the store needs no alignment.
         unsafe { vst1q_f32(p.as_mut_ptr(), *sum) };
     }
     plain::add_products(&mut p, a, b);
-    plain::sum_lanes(&p)
+    plain::finish_dot(&p)
 }
 
 /// Defines the two sums of an instruction set around its `add_dot(sum, a, b)`.

@@ -1,7 +1,7 @@
 //! Every operation of the model in plain Rust: the executable meaning of each kernel, here and on other devices.
 //!
-//! Sums of floating-point numbers run over [`LANES`] partial sums, element `i` into partial sum `i % LANES`, which are
-//! then added in order; that order is part of the meaning. Rust neither reorders nor contracts floating-point
+//! Sums of floating-point numbers run over [`LANES`] partial sums (dot products over four times as many), element `i` into
+//! partial sum `i % LANES`, which are then added in order; that order is part of the meaning. Rust neither reorders nor contracts floating-point
 //! arithmetic, so the same source compiled for wider registers computes the same bits. For that the functions here are
 //! inlined into the dispatch table of each instruction set; only integer sums and dot products, which compilers do not
 //! widen by themselves, have hand-written versions.
@@ -258,22 +258,38 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     dot_of(a, b)
 }
 
+/// Sums of a dot product: element `i` goes to lane `i % 16` of sum `i / 16 % 4`. Four, because a sum has to wait for its
+/// last addition: one would keep the widest registers idle most of the time.
+pub(super) type DotSums = [[f32; LANES]; 4];
+
 /// [`dot`] for weights of any kind.
 #[inline(always)]
 pub(super) fn dot_of<W: Weight>(a: &[W], b: &[f32]) -> f32 {
-    let mut p = [0.0; LANES];
-    for (a, b) in a.chunks(LANES).zip(b.chunks(LANES)) {
-        add_products(&mut p, a, b);
+    let mut sums = DotSums::default();
+    for (a, b) in a.chunks(4 * LANES).zip(b.chunks(4 * LANES)) {
+        add_products(&mut sums, a, b);
     }
-    sum_lanes(&p)
+    finish_dot(&sums)
 }
 
-/// Adds up to 16 products to the lanes.
+/// Adds up to 64 products to the sums.
 #[inline(always)]
-pub(super) fn add_products<W: Weight>(p: &mut [f32; LANES], a: &[W], b: &[f32]) {
-    for (p, (a, b)) in p.iter_mut().zip(a.iter().zip(b)) {
-        *p = a.value().mul_add(*b, *p);
+pub(super) fn add_products<W: Weight>(sums: &mut DotSums, a: &[W], b: &[f32]) {
+    for (sum, (a, b)) in sums.as_flattened_mut().iter_mut().zip(a.iter().zip(b)) {
+        *sum = a.value().mul_add(*b, *sum);
     }
+}
+
+/// Adds the sums in order, then their lanes in order.
+#[inline(always)]
+pub(super) fn finish_dot(sums: &DotSums) -> f32 {
+    let mut p = sums[0];
+    for sum in &sums[1..] {
+        for w in 0..LANES {
+            p[w] += sum[w];
+        }
+    }
+    sum_lanes(&p)
 }
 
 /// Multiplies rows of bf16 weights by activations.

@@ -113,44 +113,39 @@ fn nibbles(group: &[u8; GROUP / 2]) -> (__m512i, __m512i) {
     (_mm512_and_si512(codes, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), mask))
 }
 
-/// [`plain::dot_of`] for f32.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn dot_512(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = _mm512_setzero_ps();
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        sums = _mm512_fmadd_ps(_mm512_castsi512_ps(load_512(a)), _mm512_castsi512_ps(load_512(b)), sums);
-    }
-    finish_512(sums, a_rest, b_rest)
+/// Defines `$name`, which is [`plain::dot_of`] for weights `$W`, from the loads of 16 weights and of 16 values.
+macro_rules! dot_512 {
+    ($name:ident, $W:ty, |$weights:ident| $load:expr) => {
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn $name(a: &[$W], b: &[f32]) -> f32 {
+            let mut sums = [_mm512_setzero_ps(); 4];
+            let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<{ 4 * LANES }>(), b.as_chunks::<{ 4 * LANES }>());
+            for (a, b) in a.iter().zip(b) {
+                for i in 0..4 {
+                    let ($weights, values) = (&a[LANES * i..LANES * (i + 1)], &b[LANES * i..LANES * (i + 1)]);
+                    sums[i] = _mm512_fmadd_ps($load, _mm512_castsi512_ps(load_512(values)), sums[i]);
+                }
+            }
+            let mut p = plain::DotSums::default();
+            for (sum, p) in sums.iter().zip(&mut p) {
+                // SAFETY: the array has 64 bytes; the store needs no alignment.
+                unsafe { _mm512_storeu_ps(p.as_mut_ptr(), *sum) };
+            }
+            plain::add_products(&mut p, a_rest, b_rest);
+            plain::finish_dot(&p)
+        }
+    };
 }
 
-/// [`plain::dot_of`] for bf16.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn dot_bf16_512(a: &[[u8; 2]], b: &[f32]) -> f32 {
-    let mut sums = _mm512_setzero_ps();
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
-        let wide = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_256(a)));
-        sums = _mm512_fmadd_ps(_mm512_castsi512_ps(wide), _mm512_castsi512_ps(load_512(b)), sums);
-    }
-    finish_512(sums, a_rest, b_rest)
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn finish_512<W: plain::Weight>(sums: __m512, a: &[W], b: &[f32]) -> f32 {
-    let mut p = [0.0; LANES];
-    // SAFETY: the array has 64 bytes; the store needs no alignment.
-    unsafe { _mm512_storeu_ps(p.as_mut_ptr(), sums) };
-    plain::add_products(&mut p, a, b);
-    plain::sum_lanes(&p)
-}
+dot_512!(dot_f32_512, f32, |weights| _mm512_castsi512_ps(load_512(weights)));
+dot_512!(dot_bf16_512, [u8; 2], |weights| {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load_256(weights))))
+});
 
 mod vnni {
     use super::*;
-    use super::{dot_512 as dot, dot_bf16_512 as dot_bf16};
+    use super::{dot_bf16_512 as dot_bf16, dot_f32_512 as dot};
 
     kernel_table!("avx512-vnni", "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
@@ -195,7 +190,7 @@ mod vnni {
 
 mod avx512 {
     use super::*;
-    use super::{dot_512 as dot, dot_bf16_512 as dot_bf16};
+    use super::{dot_bf16_512 as dot_bf16, dot_f32_512 as dot};
 
     kernel_table!("avx512", "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
 
@@ -332,46 +327,34 @@ mod avx2 {
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
-    /// [`plain::dot_of`] for f32.
-    #[target_feature(enable = "avx2,fma")]
-    #[inline]
-    fn dot(a: &[f32], b: &[f32]) -> f32 {
-        let mut sums = [_mm256_setzero_ps(); 2];
-        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-        for (a, b) in a.iter().zip(b) {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                let (a, b) = (load_256(&a[8 * i..8 * i + 8]), load_256(&b[8 * i..8 * i + 8]));
-                *sum = _mm256_fmadd_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), *sum);
+    /// As `dot_512`, eight at a time.
+    macro_rules! dot_256 {
+        ($name:ident, $W:ty, |$weights:ident| $load:expr) => {
+            #[target_feature(enable = "avx2,fma")]
+            #[inline]
+            fn $name(a: &[$W], b: &[f32]) -> f32 {
+                let mut sums = [_mm256_setzero_ps(); 8];
+                let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<{ 4 * LANES }>(), b.as_chunks::<{ 4 * LANES }>());
+                for (a, b) in a.iter().zip(b) {
+                    for i in 0..8 {
+                        let ($weights, values) = (&a[8 * i..8 * i + 8], &b[8 * i..8 * i + 8]);
+                        sums[i] = _mm256_fmadd_ps($load, _mm256_castsi256_ps(load_256(values)), sums[i]);
+                    }
+                }
+                let mut p = plain::DotSums::default();
+                for (sum, p) in sums.iter().zip(p.as_flattened_mut().as_chunks_mut::<8>().0) {
+                    // SAFETY: the chunk has 32 bytes; the store needs no alignment.
+                    unsafe { _mm256_storeu_ps(p.as_mut_ptr(), *sum) };
+                }
+                plain::add_products(&mut p, a_rest, b_rest);
+                plain::finish_dot(&p)
             }
-        }
-        finish(sums, a_rest, b_rest)
+        };
     }
 
-    /// [`plain::dot_of`] for bf16.
-    #[target_feature(enable = "avx2,fma")]
-    #[inline]
-    fn dot_bf16(a: &[[u8; 2]], b: &[f32]) -> f32 {
-        let mut sums = [_mm256_setzero_ps(); 2];
-        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-        for (a, b) in a.iter().zip(b) {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                let a = _mm256_cvtepu16_epi32(load_128(a[8 * i..8 * i + 8].as_flattened()));
-                let b = _mm256_castsi256_ps(load_256(&b[8 * i..8 * i + 8]));
-                *sum = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)), b, *sum);
-            }
-        }
-        finish(sums, a_rest, b_rest)
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    #[inline]
-    fn finish<W: plain::Weight>(sums: [__m256; 2], a: &[W], b: &[f32]) -> f32 {
-        let mut p = [0.0; LANES];
-        for (sum, p) in sums.iter().zip(p.as_chunks_mut::<8>().0) {
-            // SAFETY: the chunk has 32 bytes; the store needs no alignment.
-            unsafe { _mm256_storeu_ps(p.as_mut_ptr(), *sum) };
-        }
-        plain::add_products(&mut p, a, b);
-        plain::sum_lanes(&p)
-    }
+    dot_256!(dot, f32, |weights| _mm256_castsi256_ps(load_256(weights)));
+    dot_256!(dot_bf16, [u8; 2], |weights| {
+        let wide = _mm256_cvtepu16_epi32(load_128(weights.as_flattened()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+    });
 }
