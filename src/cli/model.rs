@@ -59,7 +59,7 @@ impl Model {
     /// Finds, checks and loads a model for one speaker.
     ///
     /// # Errors
-    /// [`Error`] naming the file, tensor or option at fault.
+    /// [`crate::Error`] naming the file, tensor or option at fault.
     pub fn open(args: &ModelArgs) -> Result<Model> {
         let (files, notice) = files(args)?;
         let export = Export::from_files(files)?;

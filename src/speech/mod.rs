@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Nothing a user writes can become a control token: the template's tokens are placed by id and everything else is
-//! encoded by a tokenizer that knows no added tokens ([`tokenizer`]).
+//! encoded by a tokenizer that knows no added tokens (`tokenizer`).
 
 mod control;
 mod prompt;

@@ -1,6 +1,6 @@
 //! The operations of [`plain`], compiled for each instruction set, and the choice among them at run time.
 //!
-//! [`kernel_table!`] builds the whole table of one set: the floating-point operations are the plain ones, inlined and
+//! `kernel_table!` builds the whole table of one set: the floating-point operations are the plain ones, inlined and
 //! thereby compiled for its registers; the int4 and int8 products are the loops below around two hand-written functions
 //! that compute integer sums. Every table computes the same bits as [`plain`].
 
