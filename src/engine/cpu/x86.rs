@@ -113,6 +113,19 @@ fn nibbles(group: &[u8; GROUP / 2]) -> (__m512i, __m512i) {
     (_mm512_and_si512(codes, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), mask))
 }
 
+/// Asks for the weights one page after these. The processor's own prefetcher stops at the end of a page, and a row of
+/// 2048 bf16 weights is one page.
+#[inline(always)]
+fn prefetch_ahead<W>(weights: &[W]) {
+    const PAGE: usize = 4096;
+    const LINE: usize = 64;
+    let start = weights.as_ptr().cast::<i8>().wrapping_add(PAGE);
+    for line in 0..size_of_val(weights).div_ceil(LINE) {
+        // SAFETY: a prefetch is a hint: it reads nothing and ignores addresses that are not mapped.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line * LINE)) };
+    }
+}
+
 /// Defines `$name`, which is [`plain::dot_of`] for weights `$W`, from the loads of 16 weights and of 16 values.
 macro_rules! dot_512 {
     ($name:ident, $W:ty, |$weights:ident| $load:expr) => {
@@ -122,6 +135,7 @@ macro_rules! dot_512 {
             let mut sums = [_mm512_setzero_ps(); 4];
             let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<{ 4 * LANES }>(), b.as_chunks::<{ 4 * LANES }>());
             for (a, b) in a.iter().zip(b) {
+                prefetch_ahead(a);
                 for i in 0..4 {
                     let ($weights, values) = (&a[LANES * i..LANES * (i + 1)], &b[LANES * i..LANES * (i + 1)]);
                     sums[i] = _mm512_fmadd_ps($load, _mm512_castsi512_ps(load_512(values)), sums[i]);
@@ -336,6 +350,7 @@ mod avx2 {
                 let mut sums = [_mm256_setzero_ps(); 8];
                 let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<{ 4 * LANES }>(), b.as_chunks::<{ 4 * LANES }>());
                 for (a, b) in a.iter().zip(b) {
+                    prefetch_ahead(a);
                     for i in 0..8 {
                         let ($weights, values) = (&a[8 * i..8 * i + 8], &b[8 * i..8 * i + 8]);
                         sums[i] = _mm256_fmadd_ps($load, _mm256_castsi256_ps(load_256(values)), sums[i]);
