@@ -7,11 +7,17 @@
 //! Nothing a user writes can become a control token: the template's tokens are placed by id and everything else is
 //! encoded by a tokenizer that knows no added tokens ([`tokenizer`]).
 
+mod clean;
 mod control;
+mod lang;
+mod markup;
+mod number;
 mod prompt;
 mod style;
 mod tokenizer;
+mod trace;
 
+pub use lang::Lang;
 pub use prompt::{Prompt, Speech};
 pub use style::{Accent, Pace, Style, Tone};
 
