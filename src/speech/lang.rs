@@ -100,23 +100,35 @@ impl Script {
     /// The script of a letter or mark; `None` for digits, punctuation and marks that every script shares.
     pub fn of(c: char) -> Option<Script> {
         let code = c as u32;
-        if !c.is_alphabetic() && !is_mark(c) {
-            return None;
+        match code {
+            0x41..=0x5A | 0x61..=0x7A => Some(Script::Latin),
+            0..0x80 | 0x300..=0x36F | 0x200C | 0x200D => None,
+            0x900..0xD80 => indic_script(c, code),
+            0x80..=0x24F | 0x1E00..=0x1EFF => c.is_alphabetic().then_some(Script::Latin),
+            0xA8E0..=0xA8FF => Some(Script::Devanagari),
+            _ => c.is_alphabetic().then_some(Script::Other),
         }
-        Some(match code {
-            0x41..=0x24F | 0x1E00..=0x1EFF => Script::Latin,
-            0x900..=0x97F | 0xA8E0..=0xA8FF => Script::Devanagari,
-            0x980..=0x9FF => Script::Of(Lang::Bengali),
-            0xA00..=0xA7F => Script::Of(Lang::Punjabi),
-            0xA80..=0xAFF => Script::Of(Lang::Gujarati),
-            0xB80..=0xBFF => Script::Of(Lang::Tamil),
-            0xC00..=0xC7F => Script::Of(Lang::Telugu),
-            0xC80..=0xCFF => Script::Of(Lang::Kannada),
-            0xD00..=0xD7F => Script::Of(Lang::Malayalam),
-            0x300..=0x36F | 0x200C | 0x200D => return None,
-            _ => Script::Other,
-        })
     }
+}
+
+/// The script of a character of the nine Indic blocks, which are laid out alike: dandas and digits at 0x64 to 0x6F, signs that
+/// are not letters only behind them.
+fn indic_script(c: char, code: u32) -> Option<Script> {
+    let offset = code & 0x7F;
+    if matches!(offset, 0x64..=0x6F) || offset >= 0x70 && !c.is_alphabetic() {
+        return None;
+    }
+    Some(match code {
+        0x900..0x980 => Script::Devanagari,
+        0x980..0xA00 => Script::Of(Lang::Bengali),
+        0xA00..0xA80 => Script::Of(Lang::Punjabi),
+        0xA80..0xB00 => Script::Of(Lang::Gujarati),
+        0xB80..0xC00 => Script::Of(Lang::Tamil),
+        0xC00..0xC80 => Script::Of(Lang::Telugu),
+        0xC80..0xD00 => Script::Of(Lang::Kannada),
+        0xD00..0xD80 => Script::Of(Lang::Malayalam),
+        _ => Script::Other,
+    })
 }
 
 /// Whether a character belongs to the letter before it: vowel signs, viramas, nuktas, joiners, accents.
@@ -130,14 +142,19 @@ pub fn is_mark(c: char) -> bool {
         || matches!(code, 0x300..=0x36F | 0x200C | 0x200D | 0x1AB0..=0x1AFF | 0xA70 | 0xA71 | 0xD3B | 0xD3C)
 }
 
-/// The decimal value of a digit of ASCII, full width, or an Indic script.
+/// The decimal value of a digit of ASCII, full width, Arabic or an Indic script.
 pub fn digit_value(c: char) -> Option<u8> {
-    const ZEROS: [u32; 12] = [0x30, 0xFF10, 0x966, 0x9E6, 0xA66, 0xAE6, 0xB66, 0xBE6, 0xC66, 0xCE6, 0xD66, 0x6F0];
-    if c.is_ascii() {
-        return c.is_ascii_digit().then(|| c as u8 - b'0');
-    }
     let code = c as u32;
-    ZEROS.iter().find(|zero| (**zero..**zero + 10).contains(&code)).map(|zero| (code - zero) as u8)
+    let zero = match code {
+        0x30..=0x39 => 0x30,
+        // All Indic blocks have their digits at 0x66.
+        0x900..0xE00 if matches!(code & 0x7F, 0x66..=0x6F) => (code & !0x7F) + 0x66,
+        0x660..=0x669 => 0x660,
+        0x6F0..=0x6F9 => 0x6F0,
+        0xFF10..=0xFF19 => 0xFF10,
+        _ => return None,
+    };
+    Some((code - zero) as u8)
 }
 
 macro_rules! words {

@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use unicode_normalization::UnicodeNormalization;
-
 /// One change: what stood there, what stands there now, and by which rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
@@ -66,7 +64,7 @@ impl<'a> Writer<'a> {
     /// Puts `to` in the place of the input up to `end`. Neighbouring edits of one rule become one when `merge` is set.
     pub fn replace_to(&mut self, end: usize, to: &str, rule: &'static str, merge: bool) {
         let start = self.out.text.len();
-        self.out.text.extend(to.nfc());
+        self.out.text.push_str(to);
         let at = start..self.out.text.len();
         let from = &self.input.text[self.pos..end];
         match self.out.edits.last_mut() {
@@ -92,11 +90,6 @@ impl<'a> Writer<'a> {
         if after {
             self.out.text.push(' ');
         }
-    }
-
-    /// The last character written.
-    pub fn last(&self) -> Option<char> {
-        self.out.text.chars().next_back()
     }
 
     /// Copies the rest and hands out the result.
