@@ -204,7 +204,7 @@ fn run_length(text: &str, c: char) -> usize {
 
 /// Whether the character may stand inside a word: a letter, a mark, a joiner.
 pub fn is_word_char(c: char) -> bool {
-    c.is_alphabetic() || is_mark(c)
+    Script::of(c).is_some() || is_mark(c)
 }
 
 #[cfg(test)]

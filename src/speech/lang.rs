@@ -142,6 +142,13 @@ pub fn is_mark(c: char) -> bool {
         || matches!(code, 0x300..=0x36F | 0x200C | 0x200D | 0x1AB0..=0x1AFF | 0xA70 | 0xA71 | 0xD3B | 0xD3C)
 }
 
+/// Whether a character says something by itself: a letter, a digit, a numeric sign.
+pub fn is_spoken(c: char) -> bool {
+    Script::of(c).is_some()
+        || digit_value(c).is_some()
+        || !c.is_ascii() && !(0x900..0xE00).contains(&(c as u32)) && c.is_numeric()
+}
+
 /// The decimal value of a digit of ASCII, full width, Arabic or an Indic script.
 pub fn digit_value(c: char) -> Option<u8> {
     let code = c as u32;

@@ -27,6 +27,7 @@ mod trace;
 
 pub use lang::Lang;
 pub use lexicon::Lexicon;
+pub use number::cardinal;
 pub use prepare::{Chunk, DEFAULT_CHUNK_SECONDS, LONGEST_CHUNK_SECONDS, Options, Prepared, Rewrite, prepare};
 pub use prompt::{Prompt, Speech};
 pub use style::{Accent, Pace, Style, Tone};
@@ -36,5 +37,5 @@ pub const TAGS: [&str; 3] = ["<laugh>", "<chuckle>", "<sigh>"];
 
 /// Whether there is anything to say: a letter or digit of any script. Punctuation, white space and emoji alone are not.
 pub fn is_speakable(text: &str) -> bool {
-    text.chars().any(char::is_alphanumeric)
+    text.chars().any(lang::is_spoken)
 }

@@ -103,8 +103,7 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
         let limit = ranges.get(i + 1).map_or(usize::MAX, |(next, _)| *next);
         let mut rewrites = Vec::new();
         while let Some(edit) = edits.next_if(|edit| edit.at.start < limit) {
-            let to = spoken.text[edit.at.clone()].to_owned();
-            rewrites.push(Rewrite { rule: edit.rule, from: edit.from.clone(), to });
+            rewrites.push(Rewrite { rule: edit.rule, from: edit.from.clone(), to: edit.to.clone() });
         }
         let text = spoken.text[*start..*end].split_whitespace().collect::<Vec<_>>().join(" ");
         let seconds = (chunk::seconds(&text) * 100.0).round() / 100.0;

@@ -125,12 +125,16 @@ struct Votes {
     english: usize,
     roman_hindi: usize,
     marathi: usize,
+    hindi: usize,
 }
 
 fn sentence_language(text: &str, tokens: &[Token]) -> Option<Lang> {
     let mut votes = Votes::default();
-    for token in tokens {
+    for (i, token) in tokens.iter().enumerate() {
         let word = &text[token.start..token.end];
+        if token.kind == Kind::Word(Script::Latin) && is_part_of_a_name(tokens, i) {
+            continue;
+        }
         match token.kind {
             Kind::Word(Script::Latin) if word.len() > 1 && word.bytes().all(|b| b.is_ascii_uppercase()) => {
                 votes.capitals += 1
@@ -143,12 +147,22 @@ fn sentence_language(text: &str, tokens: &[Token]) -> Option<Lang> {
             Kind::Word(Script::Devanagari) => {
                 votes.devanagari += 1;
                 votes.marathi += usize::from(is_listed(MARATHI, word));
+                votes.hindi += usize::from(is_listed(HINDI, word));
             }
             Kind::Word(Script::Of(lang)) => votes.of[lang as usize] += 1,
             _ => {}
         }
     }
     votes.winner()
+}
+
+/// Whether a Latin word says nothing about its sentence: a unit that touches its number, a part of an address.
+fn is_part_of_a_name(tokens: &[Token], i: usize) -> bool {
+    let kind = |at: Option<usize>| at.and_then(|at| tokens.get(at)).map(|token| token.kind);
+    let joint = |kind: Option<Kind>| matches!(kind, Some(Kind::Sign('.' | '@' | '/' | '_' | '#')));
+    let solid = |kind: Option<Kind>| matches!(kind, Some(Kind::Word(_) | Kind::Digits | Kind::Sign('/')));
+    let before = kind(i.checked_sub(1));
+    before == Some(Kind::Digits) || joint(before) || joint(kind(Some(i + 1))) && solid(kind(Some(i + 2)))
 }
 
 impl Votes {
@@ -160,7 +174,7 @@ impl Votes {
             return Some(of);
         }
         if self.devanagari > 0 && 2 * self.devanagari >= self.latin {
-            return Some(if self.marathi > 0 { Lang::Marathi } else { Lang::Hindi });
+            return Some(if self.marathi > self.hindi { Lang::Marathi } else { Lang::Hindi });
         }
         if self.roman_hindi > 0 && self.roman_hindi >= self.english {
             return Some(Lang::RomanHindi);
@@ -181,19 +195,14 @@ const ROMAN_HINDI: &str = "hai hain ho hoon hun tha thi ka ki ke ko se mein mai 
     gaye kar karo karna karke kiya karein kijiye diya dena lena liya milega milegi hoga hogi honge baje rupaye rupay paise bhai \
     yaar ji namaste shukriya dhanyavaad sirf bas tak saal din ghar paas wala wali wale chahiye jaldi subah shaam raat bahut thoda \
     accha acha theek sab kuch koi apna apni apne liye aaya aayi aaye jao aao bolo batao suno dekho";
-const MARATHI: &str = "आहे आहेत आणि नाही होते होता होती मी तो ती ते माझा माझी माझे तुमचा तुमची तुमचे आपला आपली आम्ही तुम्ही \
-    काय कसे कुठे मध्ये साठी पासून पर्यंत झाला झाली झाले रुपयांना चे च्या मला तुला त्याला हे";
+const MARATHI: &str = "आहे आहेत आणि नाही नाहीत माझा माझी माझे तुमचा तुमची तुमचे आम्ही तुम्ही काय कसे कुठे मध्ये साठी पासून पर्यंत झाला \
+    झाली झाले मला तुला त्याला होतं किंवा म्हणजे रोजी";
+const HINDI: &str = "है हैं का की के को में से ने और था थे थी हो नहीं मैं यह वह पर तक लिए क्या भी एक";
 
 fn is_listed(list: &'static str, word: &str) -> bool {
-    static LISTS: [OnceLock<HashSet<&'static str>>; 3] = [const { OnceLock::new() }; 3];
+    static LISTS: [OnceLock<HashSet<&'static str>>; 4] = [const { OnceLock::new() }; 4];
     const LONGEST: usize = 24;
-    let index = if list == ENGLISH {
-        0
-    } else if list == ROMAN_HINDI {
-        1
-    } else {
-        2
-    };
+    let index = [ENGLISH, ROMAN_HINDI, MARATHI, HINDI].iter().position(|known| *known == list).unwrap_or(0);
     let set = LISTS[index].get_or_init(|| list.split_whitespace().collect());
     word.len() <= LONGEST && (set.contains(word) || set.contains(word.to_ascii_lowercase().as_str()))
 }

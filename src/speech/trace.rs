@@ -3,6 +3,9 @@
 
 use std::ops::Range;
 
+use super::clean::is_word_char;
+use super::lang::is_spoken;
+
 /// One change: what stood there, what stands there now, and by which rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
@@ -10,6 +13,8 @@ pub struct Edit {
     pub at: Range<usize>,
     /// The original.
     pub from: String,
+    /// What the rule put there; a later rule may have read it as part of something longer.
+    pub to: String,
     /// Name of the rule.
     pub rule: &'static str,
 }
@@ -67,20 +72,22 @@ impl<'a> Writer<'a> {
         self.out.text.push_str(to);
         let at = start..self.out.text.len();
         let from = &self.input.text[self.pos..end];
+        // What earlier rules did in here comes first.
+        self.carry(end, |_| at.clone());
         match self.out.edits.last_mut() {
             Some(last) if merge && last.rule == rule && last.at.end == start => {
                 last.from.push_str(from);
+                last.to.push_str(to);
                 last.at.end = at.end;
             }
-            _ => self.out.edits.push(Edit { at: at.clone(), from: from.to_owned(), rule }),
+            _ => self.out.edits.push(Edit { at, from: from.to_owned(), to: to.to_owned(), rule }),
         }
-        self.carry(end, |_| at.clone());
         self.pos = end;
     }
 
     /// Puts a word in the place of the input up to `end`, with a space where it would touch a letter or digit.
     pub fn speak_to(&mut self, end: usize, words: &str, rule: &'static str) {
-        let touches = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+        let touches = |c: Option<char>| c.is_some_and(|c| is_word_char(c) || is_spoken(c));
         let before = touches(self.out.text.chars().next_back()) && touches(words.chars().next());
         let after = touches(words.chars().next_back()) && touches(self.input.text[end..].chars().next());
         if before {
@@ -94,14 +101,16 @@ impl<'a> Writer<'a> {
 
     /// Copies the rest and hands out the result.
     pub fn finish(mut self) -> Traced {
-        self.keep_to(self.input.text.len());
+        let end = self.input.text.len();
+        self.keep_to(end);
+        // Edits that left nothing at the very end.
+        let at = self.out.text.len()..self.out.text.len();
+        self.carry(usize::MAX, |_| at.clone());
         self.out
     }
 
     fn carry(&mut self, end: usize, place: impl Fn(&Range<usize>) -> Range<usize>) {
-        while let Some(edit) =
-            self.input.edits.get(self.carried).filter(|edit| edit.at.start < end || end == self.input.text.len())
-        {
+        while let Some(edit) = self.input.edits.get(self.carried).filter(|edit| edit.at.start < end) {
             self.out.edits.push(Edit { at: place(&edit.at), ..edit.clone() });
             self.carried += 1;
         }
@@ -129,7 +138,7 @@ mod tests {
         writer.speak_to(7, "kilograms", "unit");
         let third = writer.finish();
         assert_eq!(third.text, "a twelve kilograms x");
-        let seen: Vec<_> = third.edits.iter().map(|e| (e.rule, e.from.as_str(), &third.text[e.at.clone()])).collect();
+        let seen: Vec<_> = third.edits.iter().map(|e| (e.rule, e.from.as_str(), e.to.as_str())).collect();
         let expected = [
             ("space", "  ", " "),
             ("cardinal", "12", "twelve"),

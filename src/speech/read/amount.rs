@@ -30,6 +30,16 @@ impl Amount {
         format!("{whole} {} {}", lang.say(Say::Point), number::digits(lang, &self.fraction))
     }
 
+    /// Reads it before a noun it counts: Telugu then has the oblique of its scale words, వేల for వేలు.
+    pub fn say_counting(&self, lang: Lang) -> String {
+        let mut words = self.say(lang);
+        if lang == Lang::Telugu && ["వందలు", "వేలు", "లక్షలు", "కోట్లు"].iter().any(|scale| words.ends_with(scale))
+        {
+            words.truncate(words.len() - "ు".len());
+        }
+        words
+    }
+
     /// As [`Amount::say`], or the Hindi short form of halves and quarters: डेढ़, ढाई, सवा दो, साढ़े तीन, पौने दो.
     pub fn say_short(&self, lang: Lang) -> String {
         let quarters = match self.fraction.trim_end_matches('0') {

@@ -194,11 +194,13 @@ impl Text<'_> {
         let from_to = matches!(after, "से" | "se" | "to")
             && (self.is_year_number(after_at + 2) && self.is_space(after_at + 1))
             || matches!(before, "से" | "se" | "to") && self.two_before_is_year(i);
+        // `1857 की क्रांति`; of a price, hundreds are as good.
+        let whose = matches!(after, "का" | "की" | "के" | "ka" | "ki" | "ke") && (1800..=1999).contains(&year);
         let decade = matches!(after, "के" | "ke") && matches!(self.word(after_at + 2), "दशक" | "dashak");
         let english = matches!(before, "in" | "In" | "of" | "from" | "From" | "before" | "after") && modern;
         let says = BEFORE_YEAR.contains(&before) || AFTER_YEAR.contains(&after) || tables::month(before).is_some();
         let parenthesis = i > 0 && self.is_sign(i - 1, '(') && self.is_sign(i + 1, ')');
-        (says || from_to || decade || english || parenthesis)
+        (says || from_to || decade || whose || english || parenthesis)
             .then(|| Reading::new(i + 1, year_words(lang, year), "year"))
             .flatten()
     }

@@ -144,7 +144,7 @@ impl Text<'_> {
         let (_, mark) = self.scales(amount.end, false);
         let at = self.past_space(mark);
         // A capital word such as `RE` or `EUR` is a mark only right behind an amount.
-        let marked = self.currency_mark(at).filter(|(_, end)| !self.is_digits(self.past_space(*end)));
+        let marked = self.currency_mark(at).filter(|(_, end)| !self.marks_next(*end));
         let worded = Currency::find(|c| c.words, self.word(at)).map(|currency| (currency, at + 1));
         let (currency, _) = match (marked, worded) {
             (Some(found), _) => found,
@@ -166,7 +166,7 @@ impl Text<'_> {
             (Some(part), true, 1 | 2) => with_parts(lang, currency, *part, amount),
             _ => {
                 let name = lang.say(if amount.is_one() && scales.is_empty() { currency.one } else { currency.many });
-                let number = if self.manner.short_forms { amount.say_short(lang) } else { amount.say(lang) };
+                let number = if self.manner.short_forms { amount.say_short(lang) } else { amount.say_counting(lang) };
                 let scales: String = scales.iter().map(|scale| format!(" {}", lang.say(*scale))).collect();
                 format!("{number}{scales} {name}")
             }
@@ -215,6 +215,12 @@ impl Text<'_> {
         (scales, end)
     }
 
+    /// Whether a mark that ends here belongs to the amount behind it; in `10 रु. 50 पैसे` it does not.
+    fn marks_next(&self, end: usize) -> bool {
+        let next = self.past_space(end);
+        self.is_digits(next) && !matches!(self.next_word(next + 1).1, "पैसे" | "पैसा" | "paise" | "paisa")
+    }
+
     /// The token after what repeats the currency: `रुपये`, `/-`, `रु.`, `only` is left.
     fn currency_end(&self, mut end: usize) -> usize {
         if self.is_sign(end, '/') && self.is_hyphen(end + 1) && !self.is_digits(end + 2) {
@@ -225,7 +231,7 @@ impl Text<'_> {
             return at + 1;
         }
         match self.currency_mark(at) {
-            Some((_, after)) if !self.is_digits(self.past_space(after)) => {
+            Some((_, after)) if !self.marks_next(after) => {
                 // A stop before the end of the text or a capital letter ends the sentence.
                 if self.is_sign(after - 1, '.') && self.sentence_ends(after - 1) { after - 1 } else { after }
             }
@@ -273,7 +279,8 @@ fn with_parts(lang: Lang, currency: &Currency, part: (Say, Say), amount: &Amount
     };
     let hundredths = hundredths.parse::<u128>().unwrap_or(0);
     let whole = Amount { fraction: String::new(), ..amount.clone() };
-    let major = format!("{} {}", whole.say(lang), lang.say(if whole.is_one() { currency.one } else { currency.many }));
+    let major =
+        format!("{} {}", whole.say_counting(lang), lang.say(if whole.is_one() { currency.one } else { currency.many }));
     let minor =
         format!("{} {}", number::cardinal(lang, hundredths), lang.say(if hundredths == 1 { part.0 } else { part.1 }));
     match (whole.whole.trim_start_matches('0').is_empty(), hundredths) {

@@ -15,6 +15,9 @@ impl Text<'_> {
         match sign {
             '₹' | '$' | '£' | '€' | '¥' | '₨' | '৳' => self.money_before(i).or_else(|| self.signed_money(i)),
             '-' | '−' | '–' | '‐' | '‑' => self.hyphen(i, between),
+            '+' if i > 0 && self.is_digits(i - 1) && !number_follows => {
+                Reading::new(i + 1, lang.say(Say::Plus), "sign")
+            }
             '+' => self
                 .international(i)
                 .or_else(|| (number_follows).then(|| Reading::new(i + 1, lang.say(Say::Plus), "sign"))?),
@@ -26,6 +29,8 @@ impl Text<'_> {
             '×' | '*' if between => Reading::new(i + 1, lang.say(Say::Times), "sign"),
             '÷' if between => Reading::new(i + 1, lang.say(Say::DividedBy), "sign"),
             '/' if between && self.is_space(i + 1) => Reading::new(i + 1, lang.say(Say::DividedBy), "sign"),
+            ',' if between && !self.is_space(i + 1) => Reading::new(i + 1, ", ", "list"),
+            ':' if between && !self.is_space(i + 1) && self.is_score(i) => Reading::new(i + 1, " ", "score"),
             ':' if between && !self.is_space(i + 1) => Reading::new(i + 1, lang.say(Say::To), "ratio"),
             '%' if self.stands_alone(i) && !number_precedes => Reading::new(i + 1, lang.say(Say::Percent), "percent"),
             '#' => self.hash(i),
@@ -105,10 +110,10 @@ impl Text<'_> {
         let words = match (self.lang(i).code(), sign) {
             ("en", '<') => "is less than",
             ("en", _) => "is greater than",
-            ("hi-Latn", '<') => "se kam",
-            ("hi-Latn", _) => "se zyada",
-            ("hi", '<') => "से कम",
-            ("hi", _) => "से ज़्यादा",
+            ("hi-Latn", '<') => "less than",
+            ("hi-Latn", _) => "greater than",
+            ("hi", '<') => "लेस दैन",
+            ("hi", _) => "ग्रेटर दैन",
             _ => return None,
         };
         Reading::new(i + 1, words, "sign")

@@ -16,6 +16,9 @@ impl Unit {
     /// The words in a language; `None` where only the mark is known.
     pub fn say(&self, lang: Lang, one: bool) -> Option<&'static str> {
         match lang {
+            // The one unit of the table that Hindi inflects.
+            Lang::Hindi if one && self.words[0] == "घंटे" => Some("घंटा"),
+            Lang::RomanHindi if one && self.words[3] == "ghante" => Some("ghanta"),
             Lang::Hindi => Some(self.words[0]),
             Lang::English => Some(self.words[if one { 1 } else { 2 }]),
             Lang::RomanHindi => Some(self.words[3]),

@@ -15,6 +15,10 @@ enum Half {
 /// Words that name the part of the day already, so that `PM` adds nothing.
 const DAY_PARTS: &[&str] = &["सुबह", "दोपहर", "शाम", "रात", "सवेरे", "subah", "dopahar", "shaam", "raat", "savere"];
 
+/// Words that say already how a time stands to its sentence.
+const POSTPOSITIONS: &[&str] =
+    &["पर", "पे", "से", "तक", "का", "की", "के", "को", "वाली", "वाला", "par", "pe", "se", "tak", "ka", "ki", "ke", "ko"];
+
 /// A time of day.
 struct Clock {
     hour: u64,
@@ -54,7 +58,13 @@ impl Text<'_> {
             _ => return None,
         };
         let half = half.filter(|_| !lang.is_hindi() || !DAY_PARTS.contains(&self.previous_word(i).1));
-        Reading::new(end, self.clock(lang, &Clock { hour, minute, second, half }), "time")
+        let mut words = self.clock(lang, &Clock { hour, minute, second, half });
+        // `5:30 बजे है` is said `… मिनट पर है`.
+        let next = self.next_word(end).1;
+        if oclock && minute > 0 && lang.is_hindi() && !next.is_empty() && !POSTPOSITIONS.contains(&next) {
+            words.push_str(if lang.is_latin() { " par" } else { " पर" });
+        }
+        Reading::new(end, words, "time")
     }
 
     /// `AM`, `pm`, `a.m.`, with the token after.
@@ -133,6 +143,8 @@ impl Text<'_> {
         let names = |letter: &str, one: bool| -> Option<&'static str> {
             let index = ["h", "m", "s"].iter().position(|known| letter == *known)?;
             Some(match lang {
+                Lang::Hindi if one => ["घंटा", "मिनट", "सेकंड"][index],
+                Lang::RomanHindi if one => ["ghanta", "minute", "second"][index],
                 Lang::Hindi => ["घंटे", "मिनट", "सेकंड"][index],
                 Lang::RomanHindi => ["ghante", "minute", "second"][index],
                 Lang::English if one => ["hour", "minute", "second"][index],

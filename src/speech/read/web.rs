@@ -94,6 +94,8 @@ impl Text<'_> {
                 last -= 1;
             }
         }
+        // The slash that ends a path was left to the sentence; it is part of the address all the same.
+        let end = if rule == "url" && self.is_sign(end, '/') { end + 1 } else { end };
         while at < last {
             let name = match self.kind(at) {
                 Some(Kind::Sign(sign)) => self.address_sign(lang, sign).to_owned(),
