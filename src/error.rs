@@ -66,6 +66,14 @@ pub enum Error {
         /// What the user can do.
         hint: Option<String>,
     },
+    /// A device failed in the middle of a computation: out of memory, lost, refused.
+    #[error("{operation}: {reason}")]
+    Device {
+        /// What was being computed.
+        operation: &'static str,
+        /// The device's or its library's answer.
+        reason: String,
+    },
     /// Something this program does not do on this machine or with this file.
     #[error("{what}: not supported: {why}")]
     Unsupported {

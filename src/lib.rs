@@ -8,12 +8,24 @@
 //!
 //! `docs/architecture.md` walks the same way in words.
 
+pub mod audio;
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "demo")]
+pub mod demo;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod hub;
+pub mod inspect;
+pub mod pipeline;
+pub mod playback;
+pub mod quant;
+pub mod reference;
 pub mod speech;
+pub mod staging;
 pub mod tensors;
+pub mod verify;
 
 pub use error::{Error, Result};

@@ -1,6 +1,9 @@
 //! What the three programs share: exit codes, the one line an error becomes, progress bars and JSON output.
 
+pub mod model;
+pub mod output;
 mod progress;
+pub mod say;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use half::f16;
 
 use super::layout::{GROUP, REPORT_FILE, WEIGHTS_FILE, projection_name};
+use super::report::Report;
 use crate::config::{CodecConfig, ModelConfig};
 use crate::error::{Error, Result};
 use crate::tensors::{Bytes, Dtype, Tensor, TensorFile};
@@ -217,6 +218,9 @@ impl Export {
     pub fn from_files(files: Files) -> Result<Export> {
         let place = |name: &str| format!("{}/{name}", files.name);
         let config = ModelConfig::parse(&place("config.json"), &files.config)?;
+        if let Some(json) = &files.report {
+            Report::parse(&place(REPORT_FILE), json)?;
+        }
         let weights = &files.weights;
         let hidden = config.hidden_size;
         let codec = match files.codec {

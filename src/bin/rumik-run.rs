@@ -1,0 +1,33 @@
+//! `rumik-run`: speech from an int4 export.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use rumik::cli;
+
+/// Speak with rumik-oss-1, quantized to int4
+///
+/// Without --model a small demonstration voice that is built into this program speaks: about 1,700 English and Hindi
+/// words in four synthetic voices. For the real model, run `rumik-export --out rumik-int4` once (it downloads 6.8 GB and
+/// writes 2.5 GB), then add `--model rumik-int4`.
+///
+/// Exit status: 0 done, 2 could not run.
+#[derive(Parser)]
+#[command(version, name = "rumik-run")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say a text: to a file, to stdout or to the sound card
+    Say(Box<cli::say::SayArgs>),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    cli::exit(match arguments.command {
+        Command::Say(args) => cli::say::run(&args),
+    })
+}

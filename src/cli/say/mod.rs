@@ -1,0 +1,180 @@
+//! `rumik-run say`: text to a file, to stdout or to the sound card, while it is made.
+
+mod sinks;
+mod summary;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+
+use super::model::{Model, ModelArgs};
+use super::output::{AudioFormat, is_stdout, write_whole};
+use super::{Outcome, print_json};
+use crate::engine::{End, Sampling};
+use crate::error::{Error, Result};
+use crate::pipeline::{self, Script, Spoken};
+use crate::speech::{Accent, Pace, Style, Tone};
+use sinks::Sinks;
+use summary::{Summary, tokens_document};
+
+/// Longest text read from a file or stdin; hours of speech.
+const LONGEST_TEXT_BYTES: u64 = 1 << 20;
+
+/// Options of `say`.
+#[derive(Args, Clone, Debug)]
+pub struct SayArgs {
+    /// What to say; `-` reads it from stdin
+    #[arg(required_unless_present = "file", allow_hyphen_values = true)]
+    text: Option<String>,
+    /// Read the text from a file
+    #[arg(long, conflicts_with = "text")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Voice; the model's first one if not given
+    #[arg(long)]
+    voice: Option<String>,
+    /// happy, sad, angry, excited or professional
+    #[arg(long)]
+    tone: Option<Tone>,
+    /// hindi, telugu, tamil, kannada, bengali, punjabi or indian-english
+    #[arg(long)]
+    accent: Option<Accent>,
+    /// slow, steady or fast
+    #[arg(long)]
+    pace: Option<Pace>,
+    /// Free description of the voice, instead of tone, accent and pace
+    #[arg(long, conflicts_with_all = ["tone", "accent", "pace"])]
+    description: Option<String>,
+    /// Seed of the sampling noise: same text, model and seed, same speech
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Sampling temperature; 0 always takes the best token
+    #[arg(long, default_value_t = Sampling::default().temperature)]
+    temperature: f32,
+    /// Number of best tokens that are sampled from
+    #[arg(long, default_value_t = Sampling::default().top_k)]
+    top_k: usize,
+    /// Stop after this much speech
+    #[arg(long, value_name = "SECONDS")]
+    max_seconds: Option<f64>,
+    /// Where the speech goes: FILE.wav, FILE.pcm, or `-` for stdout
+    #[arg(long, short, value_name = "FILE|-")]
+    out: Option<PathBuf>,
+    /// wav, or pcm (16-bit little-endian samples); by default what the name of --out says, pcm on stdout
+    #[arg(long, requires = "out")]
+    format: Option<AudioFormat>,
+    /// Write prompt ids, token ids and frames to a JSON file
+    #[arg(long, value_name = "FILE.json")]
+    tokens_out: Option<PathBuf>,
+    /// Print timings and counts as one JSON document on stdout
+    #[arg(long)]
+    json: bool,
+    /// Play through the sound card
+    #[cfg(feature = "speaker")]
+    #[arg(long)]
+    play: bool,
+}
+
+/// Speaks.
+///
+/// # Errors
+/// Whatever keeps it from speaking; nothing is left under the final names then.
+pub fn run(args: &SayArgs) -> anyhow::Result<Outcome> {
+    let text = args.text()?;
+    let format = args.check_outputs()?;
+    let loading = Instant::now();
+    let mut model = Model::open(&args.model)?;
+    let loaded = loading.elapsed();
+    let script = Script {
+        text: &text,
+        style: args.style(),
+        sampling: Sampling { temperature: args.temperature, top_k: args.top_k },
+        seed: args.seed,
+        max_seconds: args.max_seconds,
+    };
+    let mut sinks = Sinks::open(args, format, &model, &text)?;
+    let spoken = pipeline::speak(&mut *model.engine, &model.speech, &script, &mut |sound| sinks.hear(&sound))?;
+    let playback = sinks.finish(&spoken)?;
+    warn(&model, &spoken);
+    let q = model.engine.info().config.num_quantizers;
+    if let Some(path) = &args.tokens_out {
+        write_whole(path, format!("{}\n", tokens_document(&spoken, q)).as_bytes())?;
+    }
+    let summary = Summary::new(&model, &spoken, loaded, args.seed, playback);
+    match args.json {
+        true => print_json(&summary.json())?,
+        false => summary.print(),
+    }
+    Ok(Outcome::Done)
+}
+
+impl SayArgs {
+    fn text(&self) -> Result<String> {
+        let (source, name): (Box<dyn Read>, &Path) = match (&self.file, self.text.as_deref()) {
+            (Some(path), _) => (Box::new(std::fs::File::open(path).map_err(Error::io("open", path))?), path),
+            (None, Some("-")) => (Box::new(std::io::stdin()), Path::new("stdin")),
+            (None, text) => return Ok(text.unwrap_or_default().to_owned()),
+        };
+        let mut bytes = Vec::new();
+        source.take(LONGEST_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(Error::io("read", name))?;
+        if bytes.len() as u64 > LONGEST_TEXT_BYTES {
+            let message = format!("{} is longer than {LONGEST_TEXT_BYTES} bytes; split it", name.display());
+            return Err(Error::input("text", message));
+        }
+        String::from_utf8(bytes).map_err(|e| {
+            let at = e.utf8_error().valid_up_to();
+            Error::invalid(name.display(), format!("byte {at}"), "UTF-8 text", "another encoding")
+        })
+    }
+
+    /// Refuses what cannot work before the model is loaded.
+    fn check_outputs(&self) -> Result<Option<AudioFormat>> {
+        #[cfg(feature = "speaker")]
+        let heard = self.play;
+        #[cfg(not(feature = "speaker"))]
+        let heard = false;
+        let Some(out) = &self.out else {
+            if !heard && !self.json && self.tokens_out.is_none() {
+                let play = if cfg!(feature = "speaker") {
+                    "or --play"
+                } else {
+                    "(or build with the feature speaker for --play)"
+                };
+                return Err(Error::input("--out", format!("say where the speech goes: --out FILE.wav {play}")));
+            }
+            return Ok(None);
+        };
+        if self.json && is_stdout(out) {
+            return Err(Error::input("--json", "stdout already carries the speech; give --out a file"));
+        }
+        self.format.map_or_else(|| AudioFormat::of(out), Ok).map(Some)
+    }
+
+    fn style(&self) -> Style {
+        Style {
+            voice: self.voice.clone(),
+            tone: self.tone,
+            accent: self.accent,
+            pace: self.pace,
+            description: self.description.clone(),
+        }
+    }
+}
+
+/// Tells on stderr what the listener would otherwise only wonder about.
+fn warn(model: &Model, spoken: &Spoken) {
+    if let Some(notice) = model.notice {
+        eprintln!("note: {notice}");
+    }
+    for utterance in &spoken.utterances {
+        if !utterance.prompt.dropped.is_empty() {
+            eprintln!("warning: left out of the text, as control tokens: {}", utterance.prompt.dropped.join(" "));
+        }
+        if utterance.end == End::Length {
+            eprintln!("warning: the speech was cut at its length limit (--max-seconds)");
+        }
+    }
+}
