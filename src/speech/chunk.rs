@@ -160,8 +160,8 @@ fn is_value_start(c: char) -> bool {
 
 /// Estimated seconds of speech at a steady pace.
 ///
-/// A sum over characters: letters of alphabets, letters and vowel signs of Indic scripts, digits read out, pauses at stops. Rates
-/// are those of the demonstration voices (`docs/speech.md`), rounded up so that the cap holds for slow ones.
+/// A sum over characters: letters of alphabets, letters and vowel signs of Indic scripts, digits read out, pauses at stops, at
+/// the rates of the demonstration voices (`docs/speech.md`).
 pub fn seconds(text: &str) -> f64 {
     let tags: usize = if text.contains('<') { TAGS.iter().map(|tag| text.matches(tag).count()).sum() } else { 0 };
     text.chars().map(character_seconds).sum::<f64>() + 0.5 * tags as f64
@@ -174,8 +174,8 @@ fn character_seconds(c: char) -> f64 {
         c if digit_value(c).is_some() => 0.35,
         c if is_mark(c) => 0.02,
         c if is_word_char(c) => match Script::of(c) {
-            Some(Script::Latin) => 0.07,
-            Some(Script::Devanagari | Script::Of(_)) => 0.085,
+            Some(Script::Latin) => 0.075,
+            Some(Script::Devanagari | Script::Of(_)) => 0.095,
             // Scripts without a reader may write a syllable or a word a letter.
             _ => 0.15,
         },

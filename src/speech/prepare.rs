@@ -8,6 +8,7 @@ use super::clean::{self, CONTROL_RULE};
 use super::lang::Lang;
 use super::lexicon::Lexicon;
 use super::read::{self, Manner};
+use super::style::Pace;
 use super::{chunk, is_speakable};
 use crate::error::{Error, Result};
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub lexicon: Lexicon,
     /// Longest chunk in seconds, above 0 and at most [`LONGEST_CHUNK_SECONDS`]; other values are taken for the default.
     pub chunk_seconds: f64,
+    /// Pace the text will be spoken at, which the estimate of seconds depends on; steady if absent.
+    pub pace: Option<Pace>,
 }
 
 impl Default for Options {
@@ -45,6 +48,7 @@ impl Default for Options {
             short_forms: false,
             lexicon: Lexicon::default(),
             chunk_seconds: DEFAULT_CHUNK_SECONDS,
+            pace: None,
         }
     }
 }
@@ -95,7 +99,9 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
         return Prepared::default();
     }
     let valid = options.chunk_seconds > 0.0 && options.chunk_seconds <= LONGEST_CHUNK_SECONDS;
-    let ranges = chunk::ranges(&spoken, if valid { options.chunk_seconds } else { DEFAULT_CHUNK_SECONDS });
+    let cap = if valid { options.chunk_seconds } else { DEFAULT_CHUNK_SECONDS };
+    let stretch = stretch(options.pace);
+    let ranges = chunk::ranges(&spoken, cap / stretch);
     let mut edits = spoken.edits.iter().peekable();
     let mut chunks = Vec::with_capacity(ranges.len());
     for (i, (start, end)) in ranges.iter().enumerate() {
@@ -106,10 +112,19 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
             rewrites.push(Rewrite { rule: edit.rule, from: edit.from.clone(), to: edit.to.clone() });
         }
         let text = spoken.text[*start..*end].split_whitespace().collect::<Vec<_>>().join(" ");
-        let seconds = (chunk::seconds(&text) * 100.0).round() / 100.0;
+        let seconds = (chunk::seconds(&text) * stretch * 100.0).round() / 100.0;
         chunks.push(Chunk { text, seconds, rewrites });
     }
     Prepared { chunks }
+}
+
+/// How much longer than at a steady pace a text lasts; measured with the demonstration voices.
+fn stretch(pace: Option<Pace>) -> f64 {
+    match pace {
+        Some(Pace::Slow) => 1.3,
+        Some(Pace::Steady) | None => 1.0,
+        Some(Pace::Fast) => 0.8,
+    }
 }
 
 impl Prepared {
