@@ -52,7 +52,8 @@ impl Text<'_> {
     /// Whether a sign is not one of a row of signs.
     fn stands_alone(&self, i: usize) -> bool {
         let sign = |at: Option<Kind>| matches!(at, Some(Kind::Sign(_)));
-        !sign(self.kind(i + 1)) && !(i > 0 && sign(self.kind(i - 1)))
+        let before = i.checked_sub(1).and_then(|at| self.kind(at));
+        !sign(self.kind(i + 1)) && !sign(before)
     }
 
     /// A percent sign or a bracket that closes a number.

@@ -46,7 +46,7 @@ impl Text<'_> {
         let top = host_end.checked_sub(1).map_or("", |at| self.word(at));
         let dotted = host_end >= i + 3 && self.is_sign(host_end - 2, '.') && self.is_latin(i);
         let listed = |list: &str| !top.is_empty() && list.split_whitespace().any(|known| known == top);
-        if dotted && self.word(i) == "www" || dotted && listed(DOMAINS) {
+        if dotted && (self.word(i) == "www" || listed(DOMAINS)) {
             return Some(self.spoken_address(i, i, end, "url"));
         }
         let file = end >= i + 3
