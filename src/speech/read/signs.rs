@@ -1,0 +1,136 @@
+//! Signs: plus and minus, ranges, equals, fractions, `#`, `&`.
+
+use super::super::lang::Say;
+use super::super::number;
+use super::numeral::vulgar;
+use super::{Kind, Reading, Text};
+
+impl Text<'_> {
+    /// What a sign means where it stands; most mean nothing and stay.
+    pub(super) fn sign_reading(&self, i: usize, sign: char) -> Option<Reading> {
+        let lang = self.lang(i);
+        let number_follows = self.is_digits(self.past_space(i + 1));
+        let number_precedes = self.before(i).is_some_and(|at| self.is_digits(at) || self.is_closed_value(at));
+        let between = number_follows && number_precedes;
+        match sign {
+            '₹' | '$' | '£' | '€' | '¥' | '₨' | '৳' => self.money_before(i).or_else(|| self.signed_money(i)),
+            '-' | '−' | '–' | '‐' | '‑' => self.hyphen(i, between),
+            '+' if i > 0 && self.is_digits(i - 1) && !number_follows => {
+                Reading::new(i + 1, lang.say(Say::Plus), "sign")
+            }
+            '+' => self
+                .international(i)
+                .or_else(|| (number_follows).then(|| Reading::new(i + 1, lang.say(Say::Plus), "sign"))?),
+            '(' => self.area_code(i),
+            '±' if number_follows => {
+                Reading::new(i + 1, format!("{} {}", lang.say(Say::Plus), lang.say(Say::Minus)), "sign")
+            }
+            '=' if number_precedes || number_follows => Reading::new(i + 1, lang.say(Say::Equals), "sign"),
+            '×' | '*' if between => Reading::new(i + 1, lang.say(Say::Times), "sign"),
+            '÷' if between => Reading::new(i + 1, lang.say(Say::DividedBy), "sign"),
+            '/' if between && self.is_space(i + 1) => Reading::new(i + 1, lang.say(Say::DividedBy), "sign"),
+            ',' if between && !self.is_space(i + 1) => Reading::new(i + 1, ", ", "list"),
+            ':' if between && !self.is_space(i + 1) && self.is_score(i) => Reading::new(i + 1, " ", "score"),
+            ':' if between && !self.is_space(i + 1) => Reading::new(i + 1, lang.say(Say::To), "ratio"),
+            '%' if self.stands_alone(i) && !number_precedes => Reading::new(i + 1, lang.say(Say::Percent), "percent"),
+            '#' => self.hash(i),
+            '№' if number_follows => Reading::new(i + 1, lang.say(Say::Number), "sign"),
+            '&' if self.stands_alone(i) => Reading::new(i + 1, lang.say(Say::And), "sign"),
+            '.' if self.is_digits(i + 1) && !self.is_attached(i) => {
+                let words = format!("{} {}", lang.say(Say::Point), number::digits(lang, &self.digits(i + 1)));
+                Reading::new(i + 2, words, "decimal")
+            }
+            '<' | '>' if between => self.comparison(i, sign),
+            '~' | '≈' if number_follows => {
+                Reading::new(i + 1, if lang.is_latin() { "about" } else { "लगभग" }, "sign")
+                    .filter(|_| lang.is_latin() || lang.code() == "hi")
+            }
+            sign => vulgar(lang, None, sign).and_then(|words| Reading::new(i + 1, words, "fraction")),
+        }
+    }
+
+    /// Whether a sign is not one of a row of signs.
+    fn stands_alone(&self, i: usize) -> bool {
+        let sign = |at: Option<Kind>| matches!(at, Some(Kind::Sign(_)));
+        let before = i.checked_sub(1).and_then(|at| self.kind(at));
+        !sign(self.kind(i + 1)) && !sign(before)
+    }
+
+    /// A percent sign or a bracket that closes a number.
+    fn is_closed_value(&self, i: usize) -> bool {
+        matches!(self.kind(i), Some(Kind::Sign('%' | '°' | ')'))) && i > 0 && self.is_digits(i - 1)
+    }
+
+    /// A minus sign, the `to` of a range, or the joint of a score or a compound.
+    fn hyphen(&self, i: usize, between: bool) -> Option<Reading> {
+        let lang = self.lang(i);
+        let currency_follows = matches!(self.kind(i + 1), Some(Kind::Sign('₹' | '$' | '£' | '€' | '¥')));
+        if self.is_negative_sign(i) && (self.is_digits(i + 1) || currency_follows && self.is_digits(i + 2)) {
+            return Reading::new(i + 1, lang.say(Say::Minus), "minus");
+        }
+        if between {
+            let spaced = self.is_space(i + 1);
+            if !spaced && i > 0 && self.is_digits(i - 1) && self.is_score(i) {
+                return Reading::new(i + 1, " ", "score");
+            }
+            // A spaced hyphen is a minus in a sum: an equals sign stands near.
+            let sum = spaced && (i..(i + 8).min(self.tokens.len())).any(|at| self.is_sign(at, '='));
+            let word = if sum { Say::Minus } else { Say::To };
+            return Reading::new(i + 1, lang.say(word), if sum { "minus" } else { "range" });
+        }
+        let range = currency_follows && self.before(i).is_some_and(|at| self.is_digits(at));
+        let compound = i > 0 && matches!(self.kind(i - 1), Some(Kind::Word(_))) && self.is_digits(i + 1);
+        match (range, compound) {
+            (true, _) => Reading::new(i + 1, lang.say(Say::To), "range"),
+            (_, true) => Reading::new(i + 1, " ", "hyphen"),
+            _ => None,
+        }
+    }
+
+    /// `-₹500` was read by the hyphen; here `₹-500`.
+    fn signed_money(&self, i: usize) -> Option<Reading> {
+        let (at, word) = (self.past_space(i + 1), self.lang(i).say(Say::Rupees));
+        // A lone sign beside words is the name of the currency: `₹ में`.
+        (self.is_sign(i, '₹') && !self.is_digits(at)).then(|| Reading::new(i + 1, word, "money")).flatten()
+    }
+
+    /// `#1` is a number, `#tag` a hashtag.
+    fn hash(&self, i: usize) -> Option<Reading> {
+        let lang = self.lang(i);
+        match self.kind(i + 1) {
+            Some(Kind::Digits) => Reading::new(i + 1, lang.say(Say::Number), "sign"),
+            Some(Kind::Word(_)) => {
+                let words = format!("{} {}", lang.say(Say::Hashtag), camel_case(self.str(i + 1)));
+                Reading::new(i + 2, words, "hashtag")
+            }
+            _ => None,
+        }
+    }
+
+    fn comparison(&self, i: usize, sign: char) -> Option<Reading> {
+        let words = match (self.lang(i).code(), sign) {
+            ("en", '<') => "is less than",
+            ("en", _) => "is greater than",
+            ("hi-Latn", '<') => "less than",
+            ("hi-Latn", _) => "greater than",
+            ("hi", '<') => "लेस दैन",
+            ("hi", _) => "ग्रेटर दैन",
+            _ => return None,
+        };
+        Reading::new(i + 1, words, "sign")
+    }
+}
+
+/// Parts the words of `MakeInIndia`.
+pub fn camel_case(word: &str) -> String {
+    let mut out = String::with_capacity(word.len() + 8);
+    let mut last_lower = false;
+    for c in word.chars() {
+        if c.is_uppercase() && last_lower {
+            out.push(' ');
+        }
+        last_lower = c.is_lowercase();
+        out.push(c);
+    }
+    out
+}

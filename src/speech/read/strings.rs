@@ -1,0 +1,361 @@
+//! Digits that are names, not numbers: phones, codes, cards, accounts, plates.
+
+use super::super::lang::{Lang, Say, Script};
+use super::super::number;
+use super::{Kind, Reading, Text, tables};
+
+/// Words beside which digits are read one by one.
+const CODE_WORDS: &[&str] = &[
+    "otp",
+    "pin",
+    "pincode",
+    "cvv",
+    "code",
+    "number",
+    "no",
+    "mobile",
+    "phone",
+    "fone",
+    "helpline",
+    "account",
+    "acct",
+    "card",
+    "aadhaar",
+    "aadhar",
+    "pnr",
+    "id",
+    "ifsc",
+    "whatsapp",
+    "contact",
+    "call",
+    "dial",
+    "ending",
+    "password",
+    "passcode",
+    "mpin",
+    "upi",
+    "train",
+    "ticket",
+    "order",
+    "ref",
+    "reference",
+    "token",
+    "tel",
+    "mob",
+    "ph",
+    "khata",
+    "zip",
+    "serial",
+    "imei",
+    "extension",
+    "ext",
+    "ओटीपी",
+    "पिन",
+    "पिनकोड",
+    "कोड",
+    "नंबर",
+    "नम्बर",
+    "क्रमांक",
+    "संख्या",
+    "मोबाइल",
+    "फ़ोन",
+    "फोन",
+    "खाता",
+    "खाते",
+    "कार्ड",
+    "आधार",
+    "पासवर्ड",
+    "आईडी",
+    "डायल",
+    "हेल्पलाइन",
+    "ट्रेन",
+    "गाड़ी",
+    "टिकट",
+    "ऑर्डर",
+    "कॉल",
+    "सीवीवी",
+    "पीएनआर",
+    "व्हाट्सएप",
+    "संपर्क",
+    "टोकन",
+    "কোড",
+    "নম্বর",
+    "எண்",
+    "குறியீடு",
+    "కోడ్",
+    "నంబర్",
+    "ಸಂಖ್ಯೆ",
+    "ಕೋಡ್",
+    "કોડ",
+    "નંબર",
+    "കോഡ്",
+    "നമ്പർ",
+    "ਕੋਡ",
+    "ਨੰਬਰ",
+];
+
+/// Words that may stand between such a word and the digits.
+const LINKS: &[&str] = &[
+    "है",
+    "हैं",
+    "था",
+    "is",
+    "hai",
+    "the",
+    "your",
+    "in",
+    "was",
+    "no",
+    "number",
+    "नंबर",
+    "on",
+    "पर",
+    "code",
+    "कोड",
+    "यह",
+    "ye",
+    "तो",
+];
+
+/// Most groups of digits looked at as one string.
+const MOST_GROUPS: usize = 8;
+
+/// Codes of the states and territories on number plates.
+const STATES: &str = "AN AP AR AS BH BR CG CH DD DL DN GA GJ HP HR JH JK KA KL LA LD MH ML MN MP MZ NL OD OR PB PY RJ SK TN TR \
+    TS UK UP WB TG";
+
+impl Text<'_> {
+    /// A phone, card, account, code or the like; at the digits.
+    pub(super) fn digit_string(&self, i: usize) -> Option<Reading> {
+        let attached = i > 0
+            && matches!(self.kind(i - 1), Some(Kind::Sign('.' | '/' | '₹' | '$' | ',') | Kind::Word(Script::Latin)));
+        if attached {
+            return None;
+        }
+        let groups = self.digit_groups(i);
+        let pattern = (1..=groups).rev().find(|count| self.is_phone_or_card(i, *count));
+        let coded =
+            || (!self.counts_something(i + 2 * groups - 1) && self.is_coded(i, i + 2 * groups - 1)).then_some(groups);
+        let (count, rule) = match (pattern, coded()) {
+            (Some(count), _) => (count, "phone or card"),
+            (None, Some(count)) => (count, "code"),
+            _ => return None,
+        };
+        self.spell_groups(i, count, rule)
+    }
+
+    /// `+91 98765 43210`; at the plus sign.
+    pub(super) fn international(&self, i: usize) -> Option<Reading> {
+        let groups = self.digit_groups(i + 1);
+        let total: usize = (0..groups).map(|k| self.digit_count(i + 1 + 2 * k)).sum();
+        let reading =
+            (groups > 0 && (10..=15).contains(&total)).then(|| self.spell_groups(i + 1, groups, "phone or card"))??;
+        let plus = self.lang(i).say(Say::Plus);
+        Reading::new(reading.end, format!("{plus} {}", reading.words), reading.rule)
+    }
+
+    /// `(011) 2345 6789`; at the bracket.
+    pub(super) fn area_code(&self, i: usize) -> Option<Reading> {
+        let bracketed = self.is_digits(i + 1) && self.is_sign(i + 2, ')') && self.str(i + 1).starts_with('0');
+        let next = self.past_space(i + 3);
+        let groups = self.digit_groups(next);
+        let total: usize = self.digit_count(i + 1) + (0..groups).map(|k| self.digit_count(next + 2 * k)).sum::<usize>();
+        if !bracketed || groups == 0 || !(10..=12).contains(&total) {
+            return None;
+        }
+        let rest = self.spell_groups(next, groups, "phone or card")?;
+        let area = number::digits(self.lang(i), &self.digits(i + 1));
+        Reading::new(rest.end, format!("{area} {}", rest.words), rest.rule)
+    }
+
+    /// Number of groups of digits with one and the same separator, a space or a hyphen, between.
+    fn digit_groups(&self, i: usize) -> usize {
+        let mut groups = usize::from(self.is_digits(i));
+        while groups > 0 && groups < MOST_GROUPS && self.is_digits(i + 2 * groups) {
+            let separator = i + 2 * groups - 1;
+            if !self.is_space(separator) && !self.is_hyphen(separator) {
+                break;
+            }
+            groups += 1;
+        }
+        groups
+    }
+
+    fn is_phone_or_card(&self, i: usize, count: usize) -> bool {
+        let end = i + 2 * count - 1;
+        let mut sizes = [0; MOST_GROUPS];
+        (0..count).for_each(|k| sizes[k] = self.digit_count(i + 2 * k));
+        let sizes = &sizes[..count];
+        let total: usize = sizes.iter().sum();
+        if !(10..=19).contains(&total) {
+            return false;
+        }
+        if self.comma_or_point(end) || self.is_sign(end, '/') || self.counts_something(end) {
+            return false;
+        }
+        let digits: String = (0..count).map(|k| self.digits(i + 2 * k)).collect();
+        let mobile = digits.starts_with(['6', '7', '8', '9']);
+        let years = (0..count).all(|k| self.value(i + 2 * k).is_some_and(|n| (1800..=2099).contains(&n)));
+        match sizes {
+            [10] => mobile,
+            [5, 5] | [4, 6] | [3, 3, 4] | [4, 3, 3] | [2, 4, 4] => mobile,
+            [4, 4, 4] | [4, 4, 4, 4] => !years,
+            [4, ..] if digits.starts_with("1800") || digits.starts_with("1860") => {
+                (10..=11).contains(&total) && count > 1
+            }
+            [11] | [3..=5, 6..=8] | [3..=4, 3..=4, 4] => digits.starts_with('0') && (10..=12).contains(&total),
+            [1, ..] if count > 1 => digits.starts_with('0') && (10..=12).contains(&total),
+            _ => false,
+        }
+    }
+
+    /// Whether what follows a number makes it an amount: a currency, a unit, a scale word, a percent sign.
+    fn counts_something(&self, end: usize) -> bool {
+        const COUNTED: &[&str] = &[
+            "रुपये",
+            "रुपए",
+            "रुपया",
+            "रु",
+            "रूपये",
+            "rs",
+            "rupees",
+            "rupaye",
+            "लाख",
+            "करोड़",
+            "हज़ार",
+            "हजार",
+            "lakh",
+            "crore",
+            "thousand",
+            "million",
+            "डॉलर",
+            "dollars",
+            "percent",
+            "प्रतिशत",
+            "लोग",
+            "people",
+            "बार",
+            "times",
+            "साल",
+            "years",
+            "दिन",
+            "days",
+            "बजे",
+            "baje",
+        ];
+        let (at, word) = self.next_word(end);
+        let short = word.len() <= 40;
+        short && COUNTED.contains(&word.to_lowercase().as_str())
+            || matches!(self.kind(at), Some(Kind::Sign('₹' | '%' | '/')))
+            || self.unit_at(at).is_some()
+    }
+
+    /// Whether a word beside the digits says that they are a code.
+    fn is_coded(&self, start: usize, end: usize) -> bool {
+        if self.comma_or_point(end) || self.digit_count(start) < 2 {
+            return false;
+        }
+        let is_code =
+            |word: &str| !word.is_empty() && word.len() <= 60 && CODE_WORDS.contains(&word.to_lowercase().as_str());
+        let mut at = start;
+        for _ in 0..3 {
+            let (before, word) = self.previous_word(at);
+            // `order 50 pizzas`, `call 20 people`: verbs and plurals count only before longer strings.
+            if word.is_empty() {
+                break;
+            }
+            let weak = matches!(
+                word.to_lowercase().as_str(),
+                "call" | "order" | "ticket" | "train" | "टिकट" | "कॉल" | "ऑर्डर" | "no"
+            );
+            if is_code(word) && (!weak || self.digit_count(start) >= 3) {
+                return true;
+            }
+            if !LINKS.contains(&word) {
+                break;
+            }
+            at = before;
+        }
+        let (_, after) = self.next_word(end);
+        self.digit_count(start) >= 3
+            && is_code(after)
+            && !matches!(after, "no" | "No" | "id" | "call" | "in" | "गाड़ी" | "टिकट" | "order" | "संख्या")
+            || self.is_postal_code(start, end)
+    }
+
+    fn comma_or_point(&self, end: usize) -> bool {
+        matches!(self.kind(end), Some(Kind::Sign(',' | '.' | ':'))) && self.is_digits(end + 1)
+    }
+
+    /// `Delhi - 110001`: six digits behind a place and a hyphen.
+    fn is_postal_code(&self, start: usize, end: usize) -> bool {
+        let hyphen = self.before(start).filter(|at| self.is_hyphen(*at));
+        let place =
+            hyphen.and_then(|at| self.before(at)).is_some_and(|at| matches!(self.kind(at), Some(Kind::Word(_))));
+        place && end == start + 1 && self.digit_count(start) == 6
+    }
+
+    fn spell_groups(&self, i: usize, count: usize, rule: &'static str) -> Option<Reading> {
+        let digits: String = (0..count).map(|k| self.digits(i + 2 * k)).collect();
+        Reading::new(i + 2 * count - 1, number::digits(self.lang(i), &digits), rule)
+    }
+
+    /// `DL 3C AB 1234`, `MH12AB1234`, `KA-05-MN-7788`; at the state.
+    pub(super) fn plate(&self, i: usize) -> Option<Reading> {
+        if !self.is_capital_word(i) || !STATES.split(' ').any(|state| state == self.str(i)) {
+            return None;
+        }
+        let lang = self.lang(i);
+        let skip = |at: usize| if self.is_space(at) || self.is_hyphen(at) { at + 1 } else { at };
+        let district = skip(i + 1);
+        let mut words = vec![tables::spell(lang, self.str(i)), number::digits(lang, &self.digits(district))];
+        let mut at = skip(district + 1);
+        let mut letters = 0;
+        while letters < 2 && self.is_capital_word(at) && self.str(at).len() <= 3 {
+            words.push(tables::spell(lang, self.str(at)));
+            letters += 1;
+            at = skip(at + 1);
+        }
+        let fits =
+            (1..=2).contains(&self.digit_count(district)) && letters > 0 && (3..=4).contains(&self.digit_count(at));
+        words.push(number::digits(lang, &self.digits(at)));
+        fits.then(|| Reading::new(at + 1, words.join(" "), "number plate")).flatten()
+    }
+
+    /// Letters with digits right behind them: `T20`, `NH44`, `SBIN0001234`, `COVID-19`; at the letters.
+    pub(super) fn digits_after(&self, i: usize) -> Option<Reading> {
+        let hyphen = self.is_hyphen(i + 1) && self.is_digits(i + 2);
+        let at = if hyphen { i + 2 } else { i + 1 };
+        if !self.is_digits(at) || i > 0 && self.is_digits(i - 1) && !self.is_latin(i) {
+            return None;
+        }
+        let lang = self.lang(i);
+        let word = self.str(i);
+        if !self.is_latin(i) {
+            return None;
+        }
+        let mixed = self.is_latin(at + 1) || self.comma_or_point(at + 1) && !hyphen;
+        if mixed && self.comma_or_point(at + 1) {
+            return None;
+        }
+        let count = self.digit_count(at);
+        let digits = self.digits(at);
+        let identifier = count > 2 && self.is_capital_word(i) || digits.starts_with('0') || count > 4;
+        let number = if identifier { number::digits(lang, &digits) } else { number::integer(lang, &digits) };
+        let spelled = self.is_capital_word(i) && (word.len() <= 3 || identifier && word.len() <= 5 && !hyphen);
+        let letters = if spelled { tables::spell(lang, word) } else { word.to_owned() };
+        let mut end = at + 1;
+        let mut words = format!("{letters} {number}");
+        // One more run of letters: `H1N`, `ABCDE1234F`; the digits behind it are a token of their own.
+        if !hyphen && self.is_capital_word(end) && self.str(end).len() <= 3 {
+            words = format!("{words} {}", tables::spell(lang, self.str(end)));
+            end += 1;
+        }
+        Reading::new(end, words, "letters and digits")
+    }
+
+    /// Whether the language reads numbers in Latin words.
+    pub(super) fn reads_latin(&self, i: usize) -> bool {
+        matches!(self.lang(i), Lang::English | Lang::RomanHindi)
+    }
+}

@@ -1,0 +1,142 @@
+//! Addresses of the net: URLs, e-mail, file names, handles.
+
+use super::super::lang::{Lang, Say, Script};
+use super::super::number;
+use super::{Kind, Reading, Text, tables};
+
+/// Most tokens of one address.
+const MOST_TOKENS: usize = 96;
+
+/// Endings that make dotted words an address or a file.
+const DOMAINS: &str =
+    "com in org net gov edu co io ai dev app info biz me tv us uk eu nic ac xyz online site shop store tech bharat";
+const FILES: &str = "pdf doc docx xls xlsx csv txt jpg jpeg png gif mp3 mp4 wav zip py rs js html htm json xml apk exe ppt pptx md avi \
+    mkv svg log toml yaml yml sh c cpp java kt go sql tar gz";
+
+impl Text<'_> {
+    /// An address that begins at a token: nothing but a space, a bracket or a quote stands before it.
+    pub(super) fn web(&self, i: usize) -> Option<Reading> {
+        let opens = i == 0
+            || matches!(
+                self.kind(i - 1),
+                Some(
+                    Kind::Space
+                        | Kind::Break
+                        | Kind::Tag
+                        | Kind::Sign('(' | '[' | '"' | '“' | '\'' | ',' | ':' | '<' | '।')
+                )
+            );
+        let starts = matches!(self.kind(i), Some(Kind::Word(Script::Latin) | Kind::Digits) | Some(Kind::Sign('@')));
+        if !opens || !starts {
+            return None;
+        }
+        let end = self.address_end(i);
+        if self.is_sign(i, '@') {
+            return (end > i + 1 && self.is_latin(i + 1)).then(|| self.spoken_address(i, i, end, "handle"));
+        }
+        let signs = |sign: char| (i..end).filter(move |at| self.is_sign(*at, sign));
+        if signs('@').count() == 1 && signs('@').all(|at| at > i && at + 1 < end) && signs('.').next().is_some() {
+            return Some(self.spoken_address(i, i, end, "e-mail"));
+        }
+        let scheme = self.scheme_end(i, end);
+        if scheme > i {
+            return Some(self.spoken_address(i, scheme, end, "url"));
+        }
+        let host_end = signs('/').next().unwrap_or(end);
+        let top = host_end.checked_sub(1).map_or("", |at| self.word(at));
+        let dotted = host_end >= i + 3 && self.is_sign(host_end - 2, '.') && self.is_latin(i);
+        let listed = |list: &str| !top.is_empty() && list.split_whitespace().any(|known| known == top);
+        if dotted && (self.word(i) == "www" || listed(DOMAINS)) {
+            return Some(self.spoken_address(i, i, end, "url"));
+        }
+        let file = end >= i + 3
+            && self.is_sign(end - 2, '.')
+            && FILES.split_whitespace().any(|known| known.eq_ignore_ascii_case(self.word(end - 1)));
+        file.then(|| self.spoken_address(i, i, end, "file name"))
+    }
+
+    /// Token after the last one of an address; a stop or comma at its end belongs to the sentence.
+    fn address_end(&self, i: usize) -> usize {
+        let mut end = i;
+        let last = (i + MOST_TOKENS).min(self.tokens.len());
+        while end < last {
+            match self.kind(end) {
+                Some(Kind::Word(Script::Latin) | Kind::Digits) => end += 1,
+                Some(Kind::Sign(c)) if "@.:/-_~?=&%#+".contains(c) => end += 1,
+                _ => break,
+            }
+        }
+        while end > i + 1 && matches!(self.kind(end - 1), Some(Kind::Sign(c)) if ".:?-/&#=+".contains(c)) {
+            end -= 1;
+        }
+        end
+    }
+
+    /// Token after `https://`; `i` if there is none.
+    fn scheme_end(&self, i: usize, end: usize) -> usize {
+        let scheme = matches!(self.word(i).to_ascii_lowercase().as_str(), "http" | "https" | "ftp");
+        let slashes = self.is_sign(i + 1, ':') && self.is_sign(i + 2, '/') && self.is_sign(i + 3, '/');
+        if scheme && slashes && i + 4 < end { i + 4 } else { i }
+    }
+
+    /// Reads an address: words as they are, signs by name, digits one by one; without scheme, `www.` and query.
+    fn spoken_address(&self, i: usize, from: usize, end: usize, rule: &'static str) -> Reading {
+        let lang = self.lang(i);
+        let mut words: Vec<String> = Vec::new();
+        let mut at = from;
+        if rule == "url" && self.word(at) == "www" && self.is_sign(at + 1, '.') {
+            at += 2;
+        }
+        let mut last = end;
+        if rule == "url" {
+            last = (at..end).find(|at| self.is_sign(*at, '?') || self.is_sign(*at, '#')).unwrap_or(end);
+            while last > at + 1 && self.is_sign(last - 1, '/') {
+                last -= 1;
+            }
+        }
+        // The slash that ends a path was left to the sentence; it is part of the address all the same.
+        let end = if rule == "url" && self.is_sign(end, '/') { end + 1 } else { end };
+        while at < last {
+            let name = match self.kind(at) {
+                Some(Kind::Sign(sign)) => self.address_sign(lang, sign).to_owned(),
+                Some(Kind::Digits)
+                    if self.digit_count(at) > 2 || self.str(at).starts_with('0') || rule != "file name" =>
+                {
+                    number::digits(lang, &self.digits(at))
+                }
+                Some(Kind::Digits) => number::integer(lang, &self.digits(at)),
+                _ => self.address_word(lang, at, at + 1 == last && rule == "file name"),
+            };
+            words.push(name);
+            at += 1;
+        }
+        Reading { end, words: words.join(" "), rule }
+    }
+
+    /// Extensions are spelled, and so are letters that no one says as a word.
+    fn address_word(&self, lang: Lang, at: usize, extension: bool) -> String {
+        let word = self.str(at);
+        let consonants = word.len() <= 4 && !word.bytes().any(|b| b"aeiouyAEIOUY".contains(&b));
+        if word.len() <= 4 && (extension || consonants) {
+            tables::spell(lang, word)
+        } else {
+            super::signs::camel_case(word)
+        }
+    }
+
+    fn address_sign(&self, lang: Lang, sign: char) -> &'static str {
+        match sign {
+            '.' => lang.say(Say::Dot),
+            '/' => lang.say(Say::Slash),
+            '-' => lang.say(Say::Dash),
+            '_' => lang.say(Say::Underscore),
+            '@' => lang.say(Say::AtTheRate),
+            ':' => lang.say(Say::Colon),
+            '+' => lang.say(Say::Plus),
+            '=' => lang.say(Say::Equals),
+            '%' => lang.say(Say::Percent),
+            '&' => lang.say(Say::And),
+            _ => "",
+        }
+    }
+}
