@@ -15,6 +15,9 @@ pub const NAME: &str = "built-in demo";
 pub const NOTICE: &str = "demonstration voice (a tiny model trained on a synthesizer, about 1,700 English and Hindi words); \
      for the real model run `rumik-export --out rumik-int4` once, then add `--model rumik-int4`";
 
+/// Longest utterance it speaks well, in seconds; it was trained on up to 7.
+pub const CHUNK_SECONDS: f64 = 6.0;
+
 /// The demonstration export.
 ///
 /// # Errors

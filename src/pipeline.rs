@@ -1,7 +1,7 @@
 //! Text to speech, stage by stage.
 //!
 //! ```text
-//! text ──speech──▶ prompt ids ──engine::start──▶ running slot ──engine::step──▶ codes [q] and PCM [1920] per frame
+//! text ──speech──▶ chunks, prompt ids ──engine::start──▶ running slot ──engine::step──▶ codes [q] and PCM [1920] per frame
 //! ```
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::config::{DEFAULT_MAX_NEW_TOKENS, LARGEST_MAX_NEW_TOKENS, MIN_NEW_TOKENS};
 use crate::engine::{End, Engine, Info, Request, Sampling};
 use crate::error::{Error, Result};
-use crate::speech::{Prompt, Speech, Style};
+use crate::speech::{self, Prompt, Speech, Style};
 
 /// The slot a single speaker uses.
 const SLOT: usize = 0;
@@ -21,6 +21,8 @@ pub struct Script<'a> {
     pub text: &'a str,
     /// Voice and manner.
     pub style: Style,
+    /// How the text is read and cut into chunks.
+    pub preparation: speech::Options,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// Seed of the noise: the same script, model and seed give the same speech.
@@ -43,8 +45,8 @@ pub struct Sound<'a> {
 pub struct Utterance {
     /// The text of the chunk.
     pub text: String,
-    /// Its prompt, and what was left out of it.
-    pub prompt: Prompt,
+    /// Its prompt ids.
+    pub prompt: Vec<u32>,
     /// Tokens chosen, `</audio>` included if it ended by it.
     pub tokens: Vec<u32>,
     /// Codes of the complete frames, `[frames, q]`.
@@ -69,6 +71,8 @@ pub struct Timings {
 pub struct Spoken {
     /// Its chunks in order.
     pub utterances: Vec<Utterance>,
+    /// Control strings that were left out of the text, each once.
+    pub dropped: Vec<String>,
     /// How long it took.
     pub timings: Timings,
 }
@@ -98,15 +102,15 @@ pub fn speak(
     script: &Script<'_>,
     listener: &mut dyn FnMut(Sound<'_>) -> Result<()>,
 ) -> Result<Spoken> {
-    let prompts = prompts(speech, script)?;
+    let Prompts { chunks, dropped } = prompts(speech, script)?;
     let mut budget = Budget::new(engine.info(), script.max_seconds)?;
     let mut clock = Clock::start();
-    let mut utterances = Vec::with_capacity(prompts.len());
-    for (sequence, (text, prompt)) in prompts.into_iter().enumerate() {
+    let mut utterances = Vec::with_capacity(chunks.len());
+    for (sequence, (text, prompt)) in chunks.into_iter().enumerate() {
         let request = Request {
-            prompt: &prompt.ids,
+            prompt: &prompt,
             sampling: script.sampling,
-            max_new_tokens: budget.for_prompt(prompt.ids.len()),
+            max_new_tokens: budget.for_prompt(prompt.len()),
             seed: script.seed,
             sequence: sequence as u32,
         };
@@ -119,13 +123,27 @@ pub fn speak(
             break;
         }
     }
-    Ok(Spoken { utterances, timings: clock.stop() })
+    Ok(Spoken { utterances, dropped, timings: clock.stop() })
 }
 
-/// text → chunks → prompt ids.
-fn prompts(speech: &Speech, script: &Script) -> Result<Vec<(String, Prompt)>> {
-    let prompt = speech.prompt(&script.style, script.text)?;
-    Ok(vec![(script.text.to_owned(), prompt)])
+struct Prompts {
+    /// Text and prompt ids.
+    chunks: Vec<(String, Vec<u32>)>,
+    /// Control strings that were left out.
+    dropped: Vec<String>,
+}
+
+/// Text → chunks → prompt ids.
+fn prompts(speech: &Speech, script: &Script) -> Result<Prompts> {
+    let prepared = speech::prepare(script.text, &script.preparation);
+    let mut dropped: Vec<String> = prepared.dropped().into_iter().map(str::to_owned).collect();
+    let mut chunks = Vec::new();
+    for chunk in prepared.speakable()? {
+        let Prompt { ids, dropped: late } = speech.prompt(&script.style, &chunk.text)?;
+        dropped.extend(late);
+        chunks.push((chunk.text, ids));
+    }
+    Ok(Prompts { chunks, dropped })
 }
 
 /// Prompt ids → tokens `[n]`, codes `[frames, q]`, and sound on the way.

@@ -147,6 +147,55 @@ fn voices_and_manners_change_the_speech() {
 }
 
 #[test]
+fn long_text_is_spoken_sentence_by_sentence_without_a_break() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = path(&folder, "tokens.json");
+    let text = "Good morning, and welcome to the show. My sister opened the window. The weather is very good today. \
+                We will eat rice and fish in the evening. Please close the door.";
+    let spoken = pcm(&[text, "--tokens-out", &tokens]);
+    let document: Value = serde_json::from_slice(&std::fs::read(&tokens).unwrap()).unwrap();
+    let utterances = document["utterances"].as_array().unwrap();
+    assert!(utterances.len() > 1, "{document}");
+    let joined: Vec<&str> = utterances.iter().map(|u| u["text"].as_str().unwrap()).collect();
+    assert_eq!(joined.join(" "), text);
+    let frames: usize = utterances.iter().map(|u| u["frames"].as_array().unwrap().len()).sum();
+    assert_eq!(spoken.len(), 2 * 1920 * frames);
+}
+
+#[test]
+fn numbers_are_read_as_words_unless_they_shall_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = path(&folder, "tokens.json");
+    let heard = |options: &[&str]| {
+        let output = run(&[&["I have 25 books.", "--tokens-out", &tokens], options].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let document: Value = serde_json::from_slice(&std::fs::read(&tokens).unwrap()).unwrap();
+        document["utterances"][0]["text"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(heard(&[]), "I have twenty-five books.");
+    assert_eq!(heard(&["--no-normalize"]), "I have 25 books.");
+    std::fs::write(folder.path().join("words.txt"), "books → kitaabein\n").unwrap();
+    assert_eq!(heard(&["--lexicon", &path(&folder, "words.txt")]), "I have twenty-five kitaabein.");
+}
+
+#[test]
+fn text_shows_what_would_be_said() {
+    let show = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_rumik-run")).arg("text").args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let document: Value = serde_json::from_str(&show(&["₹123.57", "--json"])).unwrap();
+    let chunk = &document["chunks"][0];
+    assert_eq!(chunk["text"], "एक सौ तेईस रुपये सत्तावन पैसे");
+    assert!(chunk["seconds"].as_f64().unwrap() > 1.0);
+    assert_eq!(chunk["rewrites"][0]["from"], "₹123.57");
+    let report = show(&["₹123.57"]);
+    assert!(report.contains("एक सौ तेईस") && report.contains("₹123.57"), "{report}");
+    assert_eq!(serde_json::from_str::<Value>(&show(&["😀", "--json"])).unwrap()["chunks"], serde_json::json!([]));
+}
+
+#[test]
 fn the_length_limit_is_kept_and_told() {
     let output = run(&[TEXT, "--max-seconds", "0.5", "--out", "-"]);
     assert_eq!(output.status.code(), Some(0));
@@ -177,6 +226,8 @@ fn refusals_are_one_line_and_leave_nothing() {
     refuses(&[TEXT, "--top-k", "0", "--out", &out], &["top_k"]);
     refuses(&[TEXT, "--max-seconds", "0", "--out", &out], &["max_seconds"]);
     refuses(&[TEXT, "--threads", "0", "--out", &out], &["threads"]);
+    refuses(&[TEXT, "--chunk-seconds", "31", "--out", &out], &["--chunk-seconds", "1 to 30"]);
+    refuses(&[TEXT, "--lexicon", &path(&folder, "absent.txt"), "--out", &out], &["absent.txt"]);
     refuses(&[TEXT, "--model", "no such model", "--out", &out], &["no such model", "org/name"]);
     refuses(&[TEXT, "--model", &path(&folder, ""), "--out", &out], &["one .safetensors file"]);
     refuses(&[TEXT, "--out", &path(&folder, "no/such/folder/x.wav")], &["no/such/folder", "cannot create"]);

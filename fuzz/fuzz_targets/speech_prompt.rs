@@ -10,9 +10,8 @@ use rumik::speech::{Speech, Style};
 static CONFIG: LazyLock<ModelConfig> = LazyLock::new(|| {
     ModelConfig::parse("config.json", include_bytes!("../../fixtures/golden/tiny/config.json")).unwrap()
 });
-static SPEECH: LazyLock<Speech> = LazyLock::new(|| {
-    Speech::load(&CONFIG, include_bytes!("../../fixtures/golden/tiny/tokenizer.json")).unwrap()
-});
+static SPEECH: LazyLock<Speech> =
+    LazyLock::new(|| Speech::load(&CONFIG, include_bytes!("../../fixtures/golden/tiny/tokenizer.json")).unwrap());
 
 fuzz_target!(|text: &str| {
     let Ok(prompt) = SPEECH.prompt(&Style::default(), text) else { return };

@@ -23,11 +23,14 @@ struct Arguments {
 enum Command {
     /// Say a text: to a file, to stdout or to the sound card
     Say(Box<cli::say::SayArgs>),
+    /// Show what would be said: chunks, seconds, and every number, date or sign that is read as words
+    Text(Box<cli::text::ShowArgs>),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     cli::exit(match arguments.command {
         Command::Say(args) => cli::say::run(&args),
+        Command::Text(args) => cli::text::run(&args),
     })
 }

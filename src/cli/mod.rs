@@ -4,6 +4,7 @@ pub mod model;
 pub mod output;
 mod progress;
 pub mod say;
+pub mod text;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -44,6 +45,15 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 fn one_line(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     words.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// Prints a report to stdout.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn print(report: &impl std::fmt::Display) -> anyhow::Result<()> {
+    write!(std::io::stdout().lock(), "{report}")?;
+    Ok(())
 }
 
 /// Prints one JSON document and a line feed to stdout.

@@ -1,17 +1,15 @@
 //! From `--model` to an engine that is ready: the built-in demo, an export folder, or an export on the Hub.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
 use crate::engine::Engine;
 use crate::engine::cpu::{CpuEngine, Options};
-#[cfg(not(feature = "demo"))]
-use crate::error::Error;
 use crate::error::Result;
 use crate::format::{Export, Files};
 use crate::hub::{self, DEFAULT_REPO, DEFAULT_REVISION, Hub, Location, Wanted};
-use crate::speech::Speech;
+use crate::speech::{DEFAULT_CHUNK_SECONDS, Speech};
 
 /// Where to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -53,6 +51,8 @@ pub struct Model {
     pub speech: Speech,
     /// What a listener should know about this voice.
     pub notice: Option<&'static str>,
+    /// Longest utterance that the model speaks well, in seconds.
+    pub chunk_seconds: f64,
 }
 
 impl Model {
@@ -61,7 +61,7 @@ impl Model {
     /// # Errors
     /// [`crate::Error`] naming the file, tensor or option at fault.
     pub fn open(args: &ModelArgs) -> Result<Model> {
-        let (files, notice) = files(args)?;
+        let Source { files, notice, chunk_seconds } = Source::find(args)?;
         let export = Export::from_files(files)?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
         let name = export.name.clone();
@@ -69,36 +69,49 @@ impl Model {
         let engine = match args.device {
             Device::Auto | Device::Cpu => Box::new(CpuEngine::new(export, options)?),
         };
-        Ok(Model { name, engine, speech, notice })
+        Ok(Model { name, engine, speech, notice, chunk_seconds })
     }
 }
 
-fn files(args: &ModelArgs) -> Result<(Files, Option<&'static str>)> {
-    let Some(model) = &args.model else { return demo_files() };
-    let folder = match hub::resolve(model)? {
-        Location::Folder(folder) => return Ok((Files::in_folder(&folder)?, None)),
-        Location::Repo(repo) => Hub::from_env(args.offline)?.snapshot(&repo, &args.revision, &Wanted::export())?.folder,
-    };
-    let companions = companions(&folder, args.offline)?;
-    Ok((Files::in_folders(&folder, &companions)?, None))
+/// A model's files and what is known about it beyond them.
+struct Source {
+    files: Files,
+    notice: Option<&'static str>,
+    chunk_seconds: f64,
+}
+
+impl Source {
+    fn find(args: &ModelArgs) -> Result<Source> {
+        let Some(model) = &args.model else { return Source::demo() };
+        let files = match hub::resolve(model)? {
+            Location::Folder(folder) => Files::in_folder(&folder)?,
+            Location::Repo(repo) => {
+                let hub = Hub::from_env(args.offline)?;
+                let folder = hub.snapshot(&repo, &args.revision, &Wanted::export())?.folder;
+                Files::in_folders(&folder, &companions(&hub, &folder)?)?
+            }
+        };
+        Ok(Source { files, notice: None, chunk_seconds: DEFAULT_CHUNK_SECONDS })
+    }
+
+    #[cfg(feature = "demo")]
+    fn demo() -> Result<Source> {
+        use crate::demo;
+        Ok(Source { files: demo::files()?, notice: Some(demo::NOTICE), chunk_seconds: demo::CHUNK_SECONDS })
+    }
+
+    #[cfg(not(feature = "demo"))]
+    fn demo() -> Result<Source> {
+        let message = "this build has no built-in voice (feature demo); give an export folder or repository";
+        Err(crate::Error::input("--model", message))
+    }
 }
 
 /// A published int4 file may come without config, tokenizer and codec; they are the original repository's then.
-fn companions(folder: &std::path::Path, offline: bool) -> Result<PathBuf> {
+fn companions(hub: &Hub, folder: &Path) -> Result<PathBuf> {
     let complete = ["config.json", "tokenizer.json", "codec/model.safetensors"].iter().all(|f| folder.join(f).exists());
     if complete {
         return Ok(folder.to_owned());
     }
-    let wanted = Wanted::companions();
-    Ok(Hub::from_env(offline)?.snapshot(DEFAULT_REPO, DEFAULT_REVISION, &wanted)?.folder)
-}
-
-#[cfg(feature = "demo")]
-fn demo_files() -> Result<(Files, Option<&'static str>)> {
-    Ok((crate::demo::files()?, Some(crate::demo::NOTICE)))
-}
-
-#[cfg(not(feature = "demo"))]
-fn demo_files() -> Result<(Files, Option<&'static str>)> {
-    Err(Error::input("--model", "this build has no built-in voice (feature demo); give an export folder or repository"))
+    Ok(hub.snapshot(DEFAULT_REPO, DEFAULT_REVISION, &Wanted::companions())?.folder)
 }

@@ -3,34 +3,27 @@
 mod sinks;
 mod summary;
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
 
 use super::model::{Model, ModelArgs};
 use super::output::{AudioFormat, is_stdout, write_whole};
+use super::text::TextArgs;
 use super::{Outcome, print_json};
 use crate::engine::{End, Sampling};
 use crate::error::{Error, Result};
 use crate::pipeline::{self, Script, Spoken};
-use crate::speech::{Accent, Pace, Style, Tone};
+use crate::speech::{Accent, Style, Tone};
 use sinks::Sinks;
 use summary::{Summary, tokens_document};
-
-/// Longest text read from a file or stdin; hours of speech.
-const LONGEST_TEXT_BYTES: u64 = 1 << 20;
 
 /// Options of `say`.
 #[derive(Args, Clone, Debug)]
 pub struct SayArgs {
-    /// What to say; `-` reads it from stdin
-    #[arg(required_unless_present = "file", allow_hyphen_values = true)]
-    text: Option<String>,
-    /// Read the text from a file
-    #[arg(long, conflicts_with = "text")]
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    text: TextArgs,
     #[command(flatten)]
     model: ModelArgs,
     /// Voice; the model's first one if not given
@@ -42,9 +35,6 @@ pub struct SayArgs {
     /// hindi, telugu, tamil, kannada, bengali, punjabi or indian-english
     #[arg(long)]
     accent: Option<Accent>,
-    /// slow, steady or fast
-    #[arg(long)]
-    pace: Option<Pace>,
     /// Free description of the voice, instead of tone, accent and pace
     #[arg(long, conflicts_with_all = ["tone", "accent", "pace"])]
     description: Option<String>,
@@ -83,7 +73,7 @@ pub struct SayArgs {
 /// # Errors
 /// Whatever keeps it from speaking; nothing is left under the final names then.
 pub fn run(args: &SayArgs) -> anyhow::Result<Outcome> {
-    let text = args.text()?;
+    let text = args.text.read()?;
     let format = args.check_outputs()?;
     let loading = Instant::now();
     let mut model = Model::open(&args.model)?;
@@ -91,11 +81,12 @@ pub fn run(args: &SayArgs) -> anyhow::Result<Outcome> {
     let script = Script {
         text: &text,
         style: args.style(),
+        preparation: args.text.options(model.chunk_seconds)?,
         sampling: Sampling { temperature: args.temperature, top_k: args.top_k },
         seed: args.seed,
         max_seconds: args.max_seconds,
     };
-    let mut sinks = Sinks::open(args, format, &model, &text)?;
+    let mut sinks = Sinks::open(args, format, &model, &script)?;
     let spoken = pipeline::speak(&mut *model.engine, &model.speech, &script, &mut |sound| sinks.hear(&sound))?;
     let playback = sinks.finish(&spoken)?;
     warn(&model, &spoken);
@@ -112,24 +103,6 @@ pub fn run(args: &SayArgs) -> anyhow::Result<Outcome> {
 }
 
 impl SayArgs {
-    fn text(&self) -> Result<String> {
-        let (source, name): (Box<dyn Read>, &Path) = match (&self.file, self.text.as_deref()) {
-            (Some(path), _) => (Box::new(std::fs::File::open(path).map_err(Error::io("open", path))?), path),
-            (None, Some("-")) => (Box::new(std::io::stdin()), Path::new("stdin")),
-            (None, text) => return Ok(text.unwrap_or_default().to_owned()),
-        };
-        let mut bytes = Vec::new();
-        source.take(LONGEST_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(Error::io("read", name))?;
-        if bytes.len() as u64 > LONGEST_TEXT_BYTES {
-            let message = format!("{} is longer than {LONGEST_TEXT_BYTES} bytes; split it", name.display());
-            return Err(Error::input("text", message));
-        }
-        String::from_utf8(bytes).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
-            Error::invalid(name.display(), format!("byte {at}"), "UTF-8 text", "another encoding")
-        })
-    }
-
     /// Refuses what cannot work before the model is loaded.
     fn check_outputs(&self) -> Result<Option<AudioFormat>> {
         #[cfg(feature = "speaker")]
@@ -158,7 +131,7 @@ impl SayArgs {
             voice: self.voice.clone(),
             tone: self.tone,
             accent: self.accent,
-            pace: self.pace,
+            pace: self.text.pace,
             description: self.description.clone(),
         }
     }
@@ -169,12 +142,10 @@ fn warn(model: &Model, spoken: &Spoken) {
     if let Some(notice) = model.notice {
         eprintln!("note: {notice}");
     }
-    for utterance in &spoken.utterances {
-        if !utterance.prompt.dropped.is_empty() {
-            eprintln!("warning: left out of the text, as control tokens: {}", utterance.prompt.dropped.join(" "));
-        }
-        if utterance.end == End::Length {
-            eprintln!("warning: the speech was cut at its length limit (--max-seconds)");
-        }
+    if !spoken.dropped.is_empty() {
+        eprintln!("warning: left out of the text, as control tokens: {}", spoken.dropped.join(" "));
+    }
+    if spoken.utterances.iter().any(|utterance| utterance.end == End::Length) {
+        eprintln!("warning: the speech was cut at its length limit (--max-seconds)");
     }
 }

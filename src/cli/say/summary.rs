@@ -22,7 +22,7 @@ pub(super) fn tokens_document(spoken: &Spoken, q: usize) -> Value {
     let utterances = spoken.utterances.iter().map(|u| {
         json!({
             "text": u.text,
-            "prompt_ids": u.prompt.ids,
+            "prompt_ids": u.prompt,
             "token_ids": u.tokens,
             "frames": u.codes.chunks(q).collect::<Vec<_>>(),
             "end": end_name(u.end),
@@ -54,7 +54,7 @@ impl Summary {
             model: model.name.clone(),
             backend: model.engine.info().backend.clone(),
             seed,
-            prompt_tokens: spoken.utterances.iter().map(|u| u.prompt.ids.len()).sum(),
+            prompt_tokens: spoken.utterances.iter().map(|u| u.prompt.len()).sum(),
             tokens: spoken.tokens(),
             frames,
             seconds: frames as f64 / config.frame_rate_hz,
