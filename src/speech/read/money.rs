@@ -106,6 +106,10 @@ impl Currency {
 impl Text<'_> {
     /// A currency mark at a place, and the token after it with its stop.
     fn currency_mark(&self, i: usize) -> Option<(&'static Currency, usize)> {
+        if !matches!(self.kind(i), Some(Kind::Word(_) | Kind::Sign('₹' | '₨' | '৳' | '$' | '£' | '€' | '¥')))
+        {
+            return None;
+        }
         let joined = matches!(self.kind(i), Some(Kind::Word(_))) && self.is_sign(i + 1, '$') && self.str(i) == "US";
         if joined {
             return Currency::find(|c| c.marks, "us$").map(|currency| (currency, i + 2));

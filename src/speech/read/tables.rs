@@ -135,7 +135,7 @@ pub fn abbreviation_before(text: &str, stop: usize) -> bool {
 /// The month a word names, 1 to 12. Latin names must be capitalised, since `may` and `march` are words.
 pub fn month(word: &str) -> Option<usize> {
     const LONGEST: usize = 40;
-    if word.len() > LONGEST {
+    if word.is_empty() || word.len() > LONGEST {
         return None;
     }
     let variants: [(&str, usize); 24] = [

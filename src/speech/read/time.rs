@@ -12,6 +12,43 @@ enum Half {
     Pm,
 }
 
+/// Tokens on either side of a score in which a word of sport is looked for.
+const NEAR: usize = 16;
+/// Words of sport.
+const SPORTS: &[&str] = &[
+    "स्कोर",
+    "गोल",
+    "मैच",
+    "जीता",
+    "जीती",
+    "जीते",
+    "जीत",
+    "हराया",
+    "हारा",
+    "हार",
+    "सेट",
+    "फ़ाइनल",
+    "score",
+    "Score",
+    "goal",
+    "goals",
+    "match",
+    "Match",
+    "won",
+    "lost",
+    "beat",
+    "win",
+    "defeated",
+    "set",
+    "final",
+    "jeeta",
+    "jeete",
+    "haraya",
+    "hara",
+    "drew",
+    "draw",
+];
+
 /// Words that name the part of the day already, so that `PM` adds nothing.
 const DAY_PARTS: &[&str] = &["सुबह", "दोपहर", "शाम", "रात", "सवेरे", "subah", "dopahar", "shaam", "raat", "savere"];
 
@@ -195,46 +232,11 @@ fn english_clock(clock: &Clock) -> String {
 impl Text<'_> {
     /// Whether the hyphen at a place parts two halves of a score: sports words stand near.
     pub(super) fn is_score(&self, hyphen: usize) -> bool {
-        const NEAR: usize = 16;
-        const SPORTS: &[&str] = &[
-            "स्कोर",
-            "गोल",
-            "मैच",
-            "जीता",
-            "जीती",
-            "जीते",
-            "जीत",
-            "हराया",
-            "हारा",
-            "हार",
-            "सेट",
-            "फ़ाइनल",
-            "score",
-            "Score",
-            "goal",
-            "goals",
-            "match",
-            "Match",
-            "won",
-            "lost",
-            "beat",
-            "win",
-            "defeated",
-            "set",
-            "final",
-            "jeeta",
-            "jeete",
-            "haraya",
-            "hara",
-            "drew",
-            "draw",
-        ];
         let small = |at: usize| self.digit_count(at) <= 2 && self.is_digits(at);
-        let range = hyphen.saturating_sub(NEAR)..(hyphen + NEAR).min(self.tokens.len());
-        small(hyphen - 1)
-            && small(hyphen + 1)
-            && range
-                .into_iter()
-                .any(|at| matches!(self.kind(at), Some(Kind::Word(_))) && SPORTS.contains(&self.str(at)))
+        if !small(hyphen - 1) || !small(hyphen + 1) {
+            return false;
+        }
+        let near = hyphen.saturating_sub(NEAR)..(hyphen + NEAR).min(self.tokens.len());
+        near.into_iter().any(|at| !self.word(at).is_empty() && SPORTS.contains(&self.word(at)))
     }
 }
