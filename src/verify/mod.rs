@@ -4,6 +4,8 @@
 //! [`Verdict`] is a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
 mod dequantize;
+mod divergence;
+mod edits;
 pub mod golden;
 mod measure;
 
@@ -12,6 +14,8 @@ use std::fmt;
 use serde::Serialize;
 
 pub use dequantize::dequantized;
+pub use divergence::{Divergence, DivergenceSummary, log_softmax, percentile};
+pub use edits::edit_distance;
 pub use measure::{differing, largest_difference, relative_norm, snr_db};
 
 /// What a measured value must hold to.
