@@ -1,0 +1,353 @@
+// After the last layer: final LayerNorm, audio head (int8 or bf16), stop head, and the choice of the next token.
+#include <cuda_bf16.h>
+#include <math_constants.h>
+#include "common.cuh"
+
+constexpr int FRAME = 16;             // most tokens of a frame
+constexpr int FAST_K = 128;           // top-k up to here is found through the maxima of 128 classes of rows
+constexpr int CANDIDATES = 2048;      // rows the choice may have to compare
+constexpr int CHOICE_THREADS = 1024;
+
+// How a sequence ended: `engine::End` in the order of its variants, plus one.
+enum End { RUNNING = 0, STOP_HEAD = 1, AUDIO_END = 2, LENGTH = 3 };
+
+struct Head {
+    const uint8_t* rows;          // int8: [tiles][groups] tiles; bf16: [rows][hidden]
+    const float* row_scale;       // int8: [rows]
+    const float* norm;            // [hidden]
+    const float *stop_norm, *stop_norm_bias;  // [hidden]
+    const float *stop_up, *stop_up_bias;      // [inner][hidden], [inner]
+    const float* stop_down;                   // [inner]
+    const float* embedding_scale; // [rows]
+    const int8_t* embedding;      // [rows][hidden] input embedding of the audio rows, in the head's order
+    const uint32_t* ids;          // [rows] token id of each row
+    float stop_down_bias, logit_scale, eps;
+    int bf16, count, hidden, inner, end_row;
+    uint32_t first_unit;
+    int quantizers, min_new_tokens;
+    float stop_threshold;
+};
+
+struct HeadBuffers {
+    float* x;                     // [rows][hidden]
+    Column* columns;
+    float* logits;                // [columns][count]
+    float* stop;                  // [columns][inner] gelu(up) * down
+    float* normed;                // [columns][hidden], written when not null
+    struct Sequence* sequences;   // [slots]
+    struct FrameOut* out;         // [columns]
+};
+
+struct Sequence {
+    float temperature;
+    int top_k, max_new, step;
+    uint32_t seed_low, seed_high, sequence;
+    int partial;                  // codes already in the open frame
+    uint32_t codes[FRAME];
+};
+
+// What one column made in one frame period.
+struct FrameOut {
+    int tokens, frames, end, pad;
+    float stop_probability[FRAME];
+    uint32_t token[FRAME];
+    uint32_t code[FRAME];
+};
+
+// ---- scores ------------------------------------------------------------------------------------------------------------------
+
+// Sums products over the hidden width, a warp for one row: lane-strided, then across lanes.
+template <class Weight> DI float dot_row(const float* h, int hidden, int lane, Weight weight) {
+    float sum = 0;
+    for (int i = lane * 8; i < hidden; i += 256) {
+        float w[8];
+        weight(i, w);
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum = __fmaf_rn(w[j], h[i + j], sum);
+    }
+    return sum_lanes(sum);
+}
+
+// The stop head's inner layer for 16 of its rows. `h`: normed hidden states in shared memory, `s`: scratch of the same size.
+DI void stop_rows(const Head& a, const HeadBuffers& b, int columns, const float* h, float* s, float2* moments, int tile, int w, int lane) {
+    const int groups = a.hidden / GROUP, row = tile * ROWS + w;
+    for (int c = 0; c < columns; c++) {
+        if (w < groups) {
+            float4 t = reinterpret_cast<const float4*>(h + c * a.hidden)[w * 32 + lane];
+            float v[4] = {t.x, t.y, t.z, t.w};
+            float2 m = group_moments(v);
+            if (lane == 0) moments[w] = m;
+        }
+        __syncthreads();
+        float2 stat = join_moments(moments, groups, 1e-5f);
+        for (int i = threadIdx.x; i < a.hidden; i += THREADS) s[i] = (h[c * a.hidden + i] - stat.x) * stat.y * a.stop_norm[i] + a.stop_norm_bias[i];
+        __syncthreads();
+        if (row < a.inner) {
+            const float* from = a.stop_up + (size_t)row * a.hidden;
+            float z = dot_row(s, a.hidden, lane, [&](int i, float (&v)[8]) {
+                float4 e = __ldg(reinterpret_cast<const float4*>(from + i)), f = __ldg(reinterpret_cast<const float4*>(from + i + 4));
+                v[0] = e.x, v[1] = e.y, v[2] = e.z, v[3] = e.w, v[4] = f.x, v[5] = f.y, v[6] = f.z, v[7] = f.w;
+            }) + a.stop_up_bias[row];
+            float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
+            if (lane == 0) b.stop[c * a.inner + row] = gelu * a.stop_down[row];
+        }
+        __syncthreads();
+    }
+}
+
+// Grid: any number of blocks; block: 512 threads; at most 8 columns. Dynamic shared memory: see `scores_bytes`.
+// Tiles of 16 rows: the head's, then the stop head's, which go to the last blocks.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b, int columns) {
+    extern __shared__ __align__(16) uint8_t head_shared[];
+    __shared__ float2 moments[8 * WARPS];
+    const int groups = a.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    float* h = reinterpret_cast<float*>(head_shared);                    // [columns][hidden]
+    float* s = h + columns * a.hidden;                                    // [hidden]
+    uint32_t* words = reinterpret_cast<uint32_t*>(s + a.hidden);          // [n-tiles][groups][256]
+    const int column_tiles = (columns + 3) / 4;
+    float2* scales = reinterpret_cast<float2*>(words + column_tiles * groups * FRAGMENT);
+    float* part = reinterpret_cast<float*>(scales + column_tiles * groups * 4);  // [groups][columns][16]
+    const int tiles = (a.count + ROWS - 1) / ROWS, stop_tiles = (a.inner + ROWS - 1) / ROWS;
+    launch_dependents();
+    Tile8 next;
+    auto fetch = [&](int tile) {
+        if (!a.bf16 && tile < tiles && w < groups) next = load_tile8(a.rows + ((size_t)tile * groups + w) * TILE8, lane);
+    };
+    fetch(blockIdx.x);
+    wait_prerequisites();
+    int live = 0;
+    for (int c = 0; c < columns; c++) live |= b.columns[c].live;
+    if (!live) return;
+    for (int c = 0; c < columns; c++) {
+        float v[4];
+        if (w < groups) {
+            load4(b.x + (size_t)b.columns[c].row * a.hidden + w * GROUP + lane * 4, v);
+            float2 m = group_moments(v);
+            if (lane == 0) moments[c * WARPS + w] = m;
+        }
+        __syncthreads();
+        if (w < groups) {
+            normalize(v, join_moments(moments + c * WARPS, groups, a.eps), a.norm + w * GROUP + lane * 4);
+            reinterpret_cast<float4*>(h + c * a.hidden)[w * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
+            if (blockIdx.x == 0 && b.normed) reinterpret_cast<float4*>(b.normed + (size_t)c * a.hidden)[w * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
+            int at = (c >> 2) * groups + w;
+            if (!a.bf16) store_digits(v, words + at * FRAGMENT, scales + at * 4, c & 3, lane);
+        }
+    }
+    __syncthreads();
+    for (int tile = gridDim.x - 1 - blockIdx.x; tile < stop_tiles; tile += gridDim.x) stop_rows(a, b, columns, h, s, moments, tile, w, lane);
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        if (a.bf16) {
+            int row = tile * ROWS + w;
+            if (row >= a.count) continue;
+            const uint8_t* from = a.rows + (size_t)row * a.hidden * 2;
+            for (int c = 0; c < columns; c++) {
+                float y = dot_row(h + c * a.hidden, a.hidden, lane, [&](int i, float (&v)[8]) {
+                    uint4 t = load_stream(from + i * 2);
+                    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&t);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        float2 f = __bfloat1622float2(pairs[j]);
+                        v[2 * j] = f.x, v[2 * j + 1] = f.y;
+                    }
+                });
+                if (lane == 0) b.logits[(size_t)c * a.count + row] = y * a.logit_scale;
+            }
+            continue;
+        }
+        Tile8 t = next;
+        fetch(tile + gridDim.x);
+        if (w < groups) {
+            for (int nt = 0; nt * 4 < columns; nt++) {
+                int at = nt * groups + w, c = nt * 4 + (lane & 3);
+                uint32_t x[8];
+                float p[2] = {0, 0};
+                load_fragment(words + at * FRAGMENT, lane, columns - 4 * nt, x);
+                fold_tile8(t, x, c < columns ? scales[at * 4 + (lane & 3)] : make_float2(0, 0), p);
+                float* to = part + (w * columns + c) * ROWS + (lane >> 2);
+                if (c < columns) to[0] = p[0], to[8] = p[1];
+            }
+        }
+        __syncthreads();
+        for (int j = threadIdx.x; j < columns * ROWS; j += THREADS) {
+            int c = j >> 4, row = tile * ROWS + (j & 15);
+            if (row < a.count) b.logits[(size_t)c * a.count + row] = sum_warps(part + c * ROWS + (j & 15), columns * ROWS, groups) * a.row_scale[row] * a.logit_scale;
+        }
+        __syncthreads();
+    }
+}
+
+// ---- the choice ----------------------------------------------------------------------------------------------------------------
+
+// Orders floats as unsigned integers.
+DI uint32_t order(float v) {
+    uint32_t u = __float_as_uint(v);
+    return (u >> 31) ? ~u : u | 0x80000000u;
+}
+DI float value(uint32_t key) { return __uint_as_float((key >> 31) ? key & 0x7FFFFFFFu : ~key); }
+
+// Philox4x32-10 (Salmon et al., 2011), first word.
+DI uint32_t philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uint32_t c2) {
+    uint32_t c3 = 0;
+#pragma unroll
+    for (int i = 0; i < 10; i++) {
+        uint32_t hi0 = __umulhi(0xD2511F53u, c0), lo0 = 0xD2511F53u * c0, hi1 = __umulhi(0xCD9E8D57u, c2), lo1 = 0xCD9E8D57u * c2;
+        c0 = hi1 ^ c1 ^ key0, c1 = lo1, c2 = hi0 ^ c3 ^ key1, c3 = lo0;
+        key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    }
+    return c0;
+}
+
+// Sum over the block in a fixed order; every thread gets it. `scratch`: 32 values.
+template <class T> DI T sum_block(T v, T* scratch) {
+    for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(ALL, v, o);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = v;
+    __syncthreads();
+    T sum = scratch[0];
+    for (int w = 1; w < CHOICE_THREADS / 32; w++) sum += scratch[w];
+    return sum;
+}
+
+struct Choice {
+    uint32_t key[CANDIDATES];
+    int row[CANDIDATES];
+    uint32_t best[128];
+    int scratch[32];
+    float fscratch[32];
+    double score[32];
+    int winner[32];
+    int count;
+    uint32_t threshold;
+};
+
+// Fills `s` with rows among which the k best surely are: those not below the k-th largest of 128 class maxima.
+DI void collect(Choice& s, const float* logits, int count, int masked, int k) {
+    uint32_t best = 0;
+    for (int r = threadIdx.x; r < count; r += CHOICE_THREADS)
+        if (r != masked) best = max(best, order(__ldcg(logits + r)));
+    for (int o = 1; o < CHOICE_THREADS / 128; o <<= 1) best = max(best, __shfl_xor_sync(ALL, best, o));
+    if (threadIdx.x % (CHOICE_THREADS / 128) == 0) s.best[threadIdx.x / (CHOICE_THREADS / 128)] = best;
+    if (threadIdx.x == 0) s.count = 0;
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        int rank = 0;
+        uint32_t mine = s.best[threadIdx.x];
+        for (int i = 0; i < 128; i++) rank += s.best[i] > mine || (s.best[i] == mine && i < threadIdx.x);
+        if (rank == min(k, 128) - 1) s.threshold = mine;
+    }
+    __syncthreads();
+    uint32_t threshold = s.threshold;
+    for (int r = threadIdx.x; r < count; r += CHOICE_THREADS) {
+        uint32_t key = order(__ldcg(logits + r));
+        if (r != masked && key >= threshold) {
+            int at = atomicAdd(&s.count, 1);
+            if (at < CANDIDATES) s.key[at] = key, s.row[at] = r;
+        }
+    }
+    __syncthreads();
+}
+
+// The k-th largest (key, lower row first) by bisection, for large k and for masses of equal logits.
+DI unsigned long long kth(Choice& s, const float* logits, int count, int masked, int k) {
+    unsigned long long found = 0;
+    for (int bit = 63; bit >= 0; bit--) {
+        unsigned long long trial = found | 1ull << bit;
+        int n = 0;
+        for (int r = threadIdx.x; r < count; r += CHOICE_THREADS)
+            n += r != masked && ((unsigned long long)order(__ldcg(logits + r)) << 32 | (0xFFFFFFFFu - r)) >= trial;
+        if (sum_block(n, s.scratch) >= k) found = trial;
+    }
+    return found;
+}
+
+// Row with the largest logit / temperature + Gumbel noise among the k best; ties go to the lower row.
+DI int choose(Choice& s, const Head& a, const Sequence& seq, const float* logits, int masked) {
+    const bool greedy = seq.temperature == 0.f;
+    const int k = greedy ? 1 : min(seq.top_k, a.count - (masked >= 0));
+    collect(s, logits, a.count, masked, k);
+    const bool listed = k <= FAST_K && s.count <= CANDIDATES;
+    const unsigned long long limit = listed ? 0 : kth(s, logits, a.count, masked, k);
+    double score = -CUDART_INF;
+    int row = a.count;
+    auto offer = [&](uint32_t key, int r) {
+        double noise = 0;
+        if (!greedy) {
+            double u = (philox(seq.seed_low, seq.seed_high, r, seq.step, seq.sequence) + 0.5) / 4294967296.0;
+            noise = -log(-log(u));
+        }
+        double v = greedy ? (double)value(key) : (double)value(key) / (double)seq.temperature + noise;
+        if (v > score || (v == score && r < row)) score = v, row = r;
+    };
+    if (listed) {
+        for (int i = threadIdx.x; i < s.count; i += CHOICE_THREADS) {
+            int rank = 0;
+            for (int j = 0; j < s.count; j++) rank += s.key[j] > s.key[i] || (s.key[j] == s.key[i] && s.row[j] < s.row[i]);
+            if (rank < k) offer(s.key[i], s.row[i]);
+        }
+    } else {
+        for (int r = threadIdx.x; r < a.count; r += CHOICE_THREADS) {
+            uint32_t key = order(__ldcg(logits + r));
+            if (r != masked && ((unsigned long long)key << 32 | (0xFFFFFFFFu - r)) >= limit) offer(key, r);
+        }
+    }
+    auto better = [&](double other, int other_row) {
+        if (other > score || (other == score && other_row < row)) score = other, row = other_row;
+    };
+    for (int o = 16; o; o >>= 1) better(__shfl_xor_sync(ALL, score, o), __shfl_xor_sync(ALL, row, o));
+    if ((threadIdx.x & 31) == 0) s.score[threadIdx.x >> 5] = score, s.winner[threadIdx.x >> 5] = row;
+    __syncthreads();
+    for (int w = 0; w < CHOICE_THREADS / 32; w++) better(s.score[w], s.winner[w]);
+    return row;
+}
+
+// Appends a token to the output and to the open frame, as `engine::frames` does.
+DI void record(const Head& a, Sequence& seq, FrameOut& out, uint32_t id) {
+    out.token[out.tokens++] = id;
+    uint32_t unit = id - a.first_unit, units = a.count - 1;
+    if (unit >= units) {
+        seq.partial = 0;
+        return;
+    }
+    int quantizer = unit % a.quantizers;
+    if (quantizer != seq.partial) seq.partial = 0;
+    if (quantizer == seq.partial) seq.codes[seq.partial++] = unit / a.quantizers;
+    if (seq.partial == a.quantizers) {
+        for (int i = 0; i < a.quantizers; i++) out.code[i] = seq.codes[i];
+        out.frames = 1;
+        seq.partial = 0;
+    }
+}
+
+// Chooses the next token of column c = blockIdx.x, applies the stop rule, assembles frames, moves to the next position and puts
+// the token's embedding into x for the next pass. 1024 threads.
+extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b) {
+    __shared__ Choice s;
+    const int c = blockIdx.x;
+    launch_dependents();
+    wait_prerequisites();
+    const Column column = b.columns[c];
+    if (!column.live) return;
+    Sequence& seq = b.sequences[column.slot];
+    float z = 0;
+    for (int i = threadIdx.x; i < a.inner; i += CHOICE_THREADS) z += __ldcg(b.stop + c * a.inner + i);
+    z = sum_block(z, s.fscratch) + a.stop_down_bias;
+    const float probability = 1.f / (1.f + expf(-z));
+    const bool early = seq.step < a.min_new_tokens, stop = !early && probability > a.stop_threshold;
+    const int row = stop ? a.end_row : choose(s, a, seq, b.logits + (size_t)c * a.count, early ? a.end_row : -1);
+    __syncthreads();  // everyone has read seq
+    const float scale = a.embedding_scale[row];
+    for (int i = threadIdx.x; i < a.hidden; i += CHOICE_THREADS)
+        b.x[(size_t)column.row * a.hidden + i] = (float)a.embedding[(size_t)row * a.hidden + i] * scale;
+    if (threadIdx.x) return;
+    FrameOut& out = b.out[c];
+    out.stop_probability[out.tokens] = probability;
+    record(a, seq, out, a.ids[row]);
+    seq.step++;
+    int end = stop ? STOP_HEAD : row == a.end_row ? AUDIO_END : seq.step >= seq.max_new ? LENGTH : RUNNING;
+    out.end = end;
+    if (end) b.columns[c].live = 0;
+    b.columns[c].position = column.position + 1;
+}
+
+static_assert(sizeof(Head) == 136 && sizeof(HeadBuffers) == 56 && sizeof(Sequence) == 96 && sizeof(FrameOut) == 208, "as in kernels.rs");
