@@ -9,6 +9,11 @@
 //! start(slot, request) ── prefill ──▶ running ── step ×n ──▶ ended ── reset(slot) ──▶ free
 //! ```
 
+pub mod cpu;
+pub mod frames;
+pub mod kv;
+pub mod sampler;
+
 use crate::config::ModelConfig;
 use crate::error::Result;
 
