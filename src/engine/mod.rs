@@ -12,6 +12,7 @@
 pub mod cpu;
 pub mod frames;
 pub mod kv;
+pub mod mimi;
 pub mod sampler;
 
 use crate::config::ModelConfig;
