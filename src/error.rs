@@ -66,6 +66,16 @@ pub enum Error {
         /// What the user can do.
         hint: Option<String>,
     },
+    /// A GPU or its driver failed.
+    #[error("{device}: cannot {action}: {reason}")]
+    Device {
+        /// The device as the user knows it: `cuda:0 (NVIDIA L4)`.
+        device: String,
+        /// What was tried, as a verb with its object: `launch the layer kernels`.
+        action: &'static str,
+        /// The driver's answer.
+        reason: String,
+    },
     /// Something this program does not do on this machine or with this file.
     #[error("{what}: not supported: {why}")]
     Unsupported {

@@ -8,8 +8,8 @@ constexpr int FAST_K = 128;           // top-k up to here is found through the m
 constexpr int CANDIDATES = 2048;      // rows the choice may have to compare
 constexpr int CHOICE_THREADS = 1024;
 
-// How a sequence ended: `engine::End` in the order of its variants, plus one.
-enum End { RUNNING = 0, STOP_HEAD = 1, AUDIO_END = 2, LENGTH = 3 };
+// How a sequence ended; as in kernels.rs.
+enum End { RUNNING = 0, STOP_HEAD = 1, AUDIO_END = 2, LENGTH = 3, NOT_FINITE = 4 };
 
 struct Head {
     const uint8_t* rows;          // int8: [tiles][groups] tiles; bf16: [rows][hidden]
@@ -217,19 +217,24 @@ struct Choice {
     float fscratch[32];
     double score[32];
     int winner[32];
-    int count;
+    int count, bad;
     uint32_t threshold;
 };
 
 // Fills `s` with rows among which the k best surely are: those not below the k-th largest of 128 class maxima.
 DI void collect(Choice& s, const float* logits, int count, int masked, int k) {
     uint32_t best = 0;
-    for (int r = threadIdx.x; r < count; r += CHOICE_THREADS)
-        if (r != masked) best = max(best, order(__ldcg(logits + r)));
+    bool bad = false;
+    for (int r = threadIdx.x; r < count; r += CHOICE_THREADS) {
+        float v = __ldcg(logits + r);
+        bad |= !isfinite(v);
+        if (r != masked) best = max(best, order(v));
+    }
     for (int o = 1; o < CHOICE_THREADS / 128; o <<= 1) best = max(best, __shfl_xor_sync(ALL, best, o));
     if (threadIdx.x % (CHOICE_THREADS / 128) == 0) s.best[threadIdx.x / (CHOICE_THREADS / 128)] = best;
     if (threadIdx.x == 0) s.count = 0;
-    __syncthreads();
+    bad = __syncthreads_or(bad);
+    if (threadIdx.x == 0) s.bad = bad;
     if (threadIdx.x < 128) {
         int rank = 0;
         uint32_t mine = s.best[threadIdx.x];
@@ -334,7 +339,9 @@ extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const 
     z = sum_block(z, s.fscratch) + a.stop_down_bias;
     const float probability = 1.f / (1.f + expf(-z));
     const bool early = seq.step < a.min_new_tokens, stop = !early && probability > a.stop_threshold;
-    const int row = stop ? a.end_row : choose(s, a, seq, b.logits + (size_t)c * a.count, early ? a.end_row : -1);
+    if (threadIdx.x == 0) s.bad = 0;
+    int row = stop ? a.end_row : choose(s, a, seq, b.logits + (size_t)c * a.count, early ? a.end_row : -1);
+    row = min(row, a.count - 1);  // no row wins when all are NaN
     __syncthreads();  // everyone has read seq
     const float scale = a.embedding_scale[row];
     for (int i = threadIdx.x; i < a.hidden; i += CHOICE_THREADS)
@@ -344,7 +351,8 @@ extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const 
     out.stop_probability[out.tokens] = probability;
     record(a, seq, out, a.ids[row]);
     seq.step++;
-    int end = stop ? STOP_HEAD : row == a.end_row ? AUDIO_END : seq.step >= seq.max_new ? LENGTH : RUNNING;
+    const bool bad = s.bad || (!early && !isfinite(probability));
+    int end = bad ? NOT_FINITE : stop ? STOP_HEAD : row == a.end_row ? AUDIO_END : seq.step >= seq.max_new ? LENGTH : RUNNING;
     out.end = end;
     if (end) b.columns[c].live = 0;
     b.columns[c].position = column.position + 1;
