@@ -214,7 +214,7 @@ proptest! {
         let q = random.values(3 * dim);
         let cache: Vec<u16> = random.halves(2 * t * dim).iter().map(|v| v.to_bits()).collect();
         let results = |table: &Kernels| {
-            let mut out = vec![vec![0.0; size], vec![0.0; size], vec![0.0; 6], vec![0.0; 3], vec![0.0; 3 * dim]];
+            let mut out = [vec![0.0; size], vec![0.0; size], vec![0.0; 6], vec![0.0; 3], vec![0.0; 3 * dim]];
             table.layer_norm(&x[..size], &weight, 1e-5, &mut out[0]);
             table.silu_up(&x[..size], &weight, &mut out[1]);
             table.bf16_rows(&w, &x, size, &mut out[2]);

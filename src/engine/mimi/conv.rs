@@ -4,7 +4,8 @@
 //! overlapping rows, without a copy. A transposed convolution whose kernel is a multiple of its stride is the same:
 //! `kernel / stride` inputs give `stride` output rows at once.
 
-use super::simd::{self, Matrix};
+use super::gemm::Matrix;
+use super::simd;
 use crate::error::{Error, Result};
 use crate::tensors::TensorFile;
 

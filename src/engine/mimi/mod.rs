@@ -12,6 +12,7 @@
 //! tensor names the file uses.
 
 mod conv;
+mod gemm;
 pub mod ops;
 mod quantizer;
 mod seanet;
@@ -115,14 +116,22 @@ impl Decoder {
     /// [`Error::Shape`] for a partial frame or none, [`Error::Input`] for a code out of range; the stream is unchanged.
     pub fn step(&self, state: &mut State, codes: &[u32], out: &mut Vec<f32>) -> Result<()> {
         self.quantizer.check(codes)?;
-        let State { upsample, transformer, seanet, scratch: [x, y, z] } = state;
-        for codes in codes.chunks(BLOCK_FRAMES * self.num_quantizers()) {
-            self.quantizer.step(codes, x, y);
-            self.upsample.step(upsample, y, x);
-            self.transformer.step(transformer, x);
-            self.seanet.step(seanet, x, y, z);
-            out.extend_from_slice(x);
-        }
+        // Once into the thread pool for all products: each of them entering it would wake a thread anew.
+        rayon::scope(|_| {
+            for codes in codes.chunks(BLOCK_FRAMES * self.num_quantizers()) {
+                self.step_block(state, codes);
+                out.extend_from_slice(&state.scratch[0]);
+            }
+        });
         Ok(())
+    }
+
+    /// Leaves the samples in the first scratch buffer.
+    fn step_block(&self, state: &mut State, codes: &[u32]) {
+        let State { upsample, transformer, seanet, scratch: [x, y, z] } = state;
+        self.quantizer.step(codes, x, y);
+        self.upsample.step(upsample, y, x);
+        self.transformer.step(transformer, x);
+        self.seanet.step(seanet, x, y, z);
     }
 }

@@ -1,7 +1,7 @@
 //! Codes to latents: the split residual quantizer, read backwards.
 
+use super::gemm::Matrix;
 use super::ops;
-use super::simd::Matrix;
 use crate::config::CodecConfig;
 use crate::error::{Error, Result};
 use crate::tensors::TensorFile;

@@ -1,109 +1,14 @@
-//! The decoder's inner loops, compiled once per instruction set and chosen when they run.
+//! The decoder's elementwise loops and its attention, compiled once per instruction set and chosen when they run.
 //!
-//! Each loop is written once, in plain Rust over fixed-size arrays that the compiler turns into vectors. Products are
-//! folded by fused multiply-add in one fixed order per output, so results are the same bits on every instruction set,
-//! for any number of threads and for any number of rows at a time. That is why streaming equals one-shot exactly.
+//! Each loop is written once, in plain Rust that the compiler turns into vectors. There is no reassociation and no
+//! implicit contraction in Rust, so results are the same bits on every instruction set.
 
-use rayon::prelude::*;
-
-/// Outputs a panel of weights holds side by side: two 512-bit or four 256-bit registers.
-const PANEL: usize = 32;
-/// Multiply-adds below which waking a second thread costs more than it saves.
-const PARALLEL_WORK: usize = 1 << 19;
-/// Rows a task takes at most; 96 rows of the widest stage and their results fit the second-level cache.
-const TASK_ROWS: usize = 96;
 /// Lanes of the dot product: independent partial sums, folded in a fixed order.
 const LANES: usize = 16;
 
-/// A weight matrix with bias, packed for [`Matrix::multiply`].
-///
-/// `panels: [ceil(n / 32), k, 32]`: for each input, 32 outputs side by side, so that a product reads weights in one
-/// sequential stream. Outputs past `n` are zero.
-#[derive(Debug)]
-pub(super) struct Matrix {
-    k: usize,
-    n: usize,
-    panels: Vec<[f32; PANEL]>,
-    bias: Vec<[f32; PANEL]>,
-}
-
-impl Matrix {
-    /// Packs `weight(n, k)` and `bias(n)`.
-    pub(super) fn pack(
-        n: usize,
-        k: usize,
-        weight: impl Fn(usize, usize) -> f32,
-        bias: impl Fn(usize) -> f32,
-    ) -> Matrix {
-        let count = n.div_ceil(PANEL);
-        let row = |panel: usize, value: &dyn Fn(usize) -> f32| -> [f32; PANEL] {
-            std::array::from_fn(|j| if panel * PANEL + j < n { value(panel * PANEL + j) } else { 0.0 })
-        };
-        let weights = (0..count * k).map(|i| row(i / k, &|output| weight(output, i % k)));
-        Matrix { k, n, panels: weights.collect(), bias: (0..count).map(|panel| row(panel, &bias)).collect() }
-    }
-
-    /// Outputs.
-    pub(super) fn outputs(&self) -> usize {
-        self.n
-    }
-
-    /// `y[r, n] = bias[n] + sum_k x[r * stride + k] * w[n, k]`, the sum in order of `k`.
-    ///
-    /// Rows may overlap (`stride < k`): a convolution over time-major data is such a product.
-    /// `x` holds at least `(rows - 1) * stride + k` values; `y: [rows, n]` is overwritten.
-    pub(super) fn multiply(&self, x: &[f32], stride: usize, y: &mut [f32]) {
-        let rows = y.len() / self.n;
-        assert!(y.len() == rows * self.n && (rows == 0 || x.len() >= (rows - 1) * stride + self.k));
-        let output = Output { base: y.as_mut_ptr(), stride: self.n };
-        let blocks = rows.div_ceil(TASK_ROWS);
-        let task = |task: usize| {
-            let (panel, first) = (task / blocks, task % blocks * TASK_ROWS);
-            let rows = first..rows.min(first + TASK_ROWS);
-            let weights = &self.panels[panel * self.k..][..self.k];
-            let columns = panel * PANEL..self.n.min((panel + 1) * PANEL);
-            product(weights, &self.bias[panel], x, stride, rows, columns, output);
-        };
-        let tasks = self.bias.len() * blocks;
-        if rows * self.k * self.n < PARALLEL_WORK {
-            (0..tasks).for_each(task);
-        } else {
-            let share = tasks.div_ceil(rayon::current_num_threads() * 2);
-            (0..tasks).into_par_iter().with_min_len(share).for_each(task);
-        }
-    }
-}
-
-/// Where tiles are written; every task of one product writes columns and rows of its own.
-#[derive(Clone, Copy)]
-struct Output {
-    base: *mut f32,
-    stride: usize,
-}
-
-// SAFETY: the pointer is only written through `store`, whose callers own disjoint tiles of a buffer that is mutably
-// borrowed for the whole of `Matrix::multiply`.
-#[allow(unsafe_code)]
-unsafe impl Send for Output {}
-// SAFETY: as above.
-#[allow(unsafe_code)]
-unsafe impl Sync for Output {}
-
-impl Output {
-    #[inline(always)]
-    #[allow(unsafe_code)]
-    fn store(self, row: usize, column: usize, values: &[f32]) {
-        // SAFETY: `row` and `column..column + values.len()` lie inside the buffer (`multiply` derives them from its
-        // length), and no other task writes this tile.
-        unsafe {
-            std::ptr::copy_nonoverlapping(values.as_ptr(), self.base.add(row * self.stride + column), values.len())
-        }
-    }
-}
-
 /// Defines `fn name(args)` that runs `name_body` compiled for the best instruction set of this machine.
 macro_rules! dispatch {
-    ($(#[$doc:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:ident<$wide:literal, $narrow:literal>) => {
+    ($(#[$doc:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:ident) => {
         $(#[$doc])*
         #[allow(unsafe_code, clippy::too_many_arguments)]
         $visibility fn $name($($arg: $type),*) $(-> $result)? {
@@ -111,11 +16,11 @@ macro_rules! dispatch {
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
                 fn avx512($($arg: $type),*) $(-> $result)? {
-                    $body::<$wide>($($arg),*)
+                    $body($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
                 fn avx2($($arg: $type),*) $(-> $result)? {
-                    $body::<$narrow>($($arg),*)
+                    $body($($arg),*)
                 }
                 if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512bw")
@@ -128,73 +33,18 @@ macro_rules! dispatch {
                     return unsafe { avx2($($arg),*) };
                 }
             }
-            $body::<$narrow>($($arg),*)
+            $body($($arg),*)
         }
     };
 }
 
 dispatch! {
-    /// One panel of a product for some of its rows. The numbers are rows per tile: with 32 registers of 512 bits
-    /// twelve rows keep 24 sums in registers, with 16 of 256 bits two rows keep eight.
-    fn product(
-        weights: &[[f32; PANEL]],
-        bias: &[f32; PANEL],
-        x: &[f32],
-        stride: usize,
-        rows: std::ops::Range<usize>,
-        columns: std::ops::Range<usize>,
-        output: Output,
-    ) = product_body<12, 2>
-}
-
-#[inline(always)]
-fn product_body<const TILE: usize>(
-    weights: &[[f32; PANEL]],
-    bias: &[f32; PANEL],
-    x: &[f32],
-    stride: usize,
-    rows: std::ops::Range<usize>,
-    columns: std::ops::Range<usize>,
-    output: Output,
-) {
-    let mut row = rows.start;
-    macro_rules! tiles {
-        ($($size:literal),*) => {
-            $(while $size <= TILE && $size <= rows.end - row {
-                let sums = tile::<$size>(weights, bias, &x[row * stride..], stride);
-                for (r, sums) in sums.iter().enumerate() {
-                    output.store(row + r, columns.start, &sums[..columns.len()]);
-                }
-                row += $size;
-            })*
-        };
-    }
-    tiles!(12, 8, 4, 2, 1);
-}
-
-/// `R` rows of `x` times one panel.
-#[inline(always)]
-fn tile<const R: usize>(weights: &[[f32; PANEL]], bias: &[f32; PANEL], x: &[f32], stride: usize) -> [[f32; PANEL]; R] {
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * stride..][..weights.len()]);
-    let mut sums = [*bias; R];
-    for (k, weights) in weights.iter().enumerate() {
-        for r in 0..R {
-            let x = rows[r][k];
-            for j in 0..PANEL {
-                sums[r][j] = x.mul_add(weights[j], sums[r][j]);
-            }
-        }
-    }
-    sums
-}
-
-dispatch! {
     /// ELU of every value of `x`, appended to `out`.
-    pub(super) fn extend_elu(x: &[f32], out: &mut Vec<f32>) = extend_elu_body<0, 0>
+    pub(super) fn extend_elu(x: &[f32], out: &mut Vec<f32>) = extend_elu_body
 }
 
 #[inline(always)]
-fn extend_elu_body<const NONE: usize>(x: &[f32], out: &mut Vec<f32>) {
+fn extend_elu_body(x: &[f32], out: &mut Vec<f32>) {
     let start = out.len();
     out.extend_from_slice(x);
     for v in &mut out[start..] {
@@ -205,11 +55,11 @@ fn extend_elu_body<const NONE: usize>(x: &[f32], out: &mut Vec<f32>) {
 
 dispatch! {
     /// GELU (erf) of every value, in place.
-    pub(super) fn gelu(x: &mut [f32]) = gelu_body<0, 0>
+    pub(super) fn gelu(x: &mut [f32]) = gelu_body
 }
 
 #[inline(always)]
-fn gelu_body<const NONE: usize>(x: &mut [f32]) {
+fn gelu_body(x: &mut [f32]) {
     for v in x {
         *v *= 0.5 * (1.0 + erf(*v * std::f32::consts::FRAC_1_SQRT_2));
     }
@@ -220,11 +70,11 @@ dispatch! {
     ///
     /// `q, out: [d]`; `k, v: [t, d]`, in any order of positions; `scores: [t]` is scratch.
     pub(super) fn attend(q: &[f32], k: &[f32], v: &[f32], scale: f32, scores: &mut [f32], out: &mut [f32])
-        = attend_body<0, 0>
+        = attend_body
 }
 
 #[inline(always)]
-fn attend_body<const NONE: usize>(q: &[f32], k: &[f32], v: &[f32], scale: f32, scores: &mut [f32], out: &mut [f32]) {
+fn attend_body(q: &[f32], k: &[f32], v: &[f32], scale: f32, scores: &mut [f32], out: &mut [f32]) {
     let mut largest = f32::NEG_INFINITY;
     for (score, k) in scores.iter_mut().zip(k.chunks_exact(q.len())) {
         *score = dot(q, k) * scale;
@@ -310,30 +160,6 @@ mod tests {
 
     /// Sums of a few hundred f32 products of size 1, against f64.
     const TOLERANCE: f32 = 2e-5;
-
-    #[test]
-    fn a_product_of_any_shape_means_linear() {
-        for (rows, n, k) in [(1, 1, 1), (2, 31, 5), (13, 33, 64), (27, 32, 100), (200, 70, 129)] {
-            let (x, w) = (noise(1, rows * k), noise(2, n * k));
-            let matrix = Matrix::pack(n, k, |n, j| w[n * k + j], |_| 0.0);
-            let mut y = vec![f32::NAN; rows * n];
-            matrix.multiply(&x, k, &mut y);
-            assert_close(&y, &ops::linear(&x, &w, k), TOLERANCE);
-        }
-    }
-
-    #[test]
-    fn a_row_has_the_same_bits_in_any_company() {
-        let (k, n, rows) = (96, 200, 61);
-        let (x, w) = (noise(3, rows * k), noise(4, n * k));
-        let matrix = Matrix::pack(n, k, |n, j| w[n * k + j], |n| n as f32);
-        let (mut all, mut one) = (vec![0.0; rows * n], vec![0.0; n]);
-        matrix.multiply(&x, k, &mut all);
-        for r in 0..rows {
-            matrix.multiply(&x[r * k..], k, &mut one);
-            assert_eq!(one, all[r * n..(r + 1) * n], "row {r}");
-        }
-    }
 
     #[test]
     fn activations_follow_the_plain_ones() {

@@ -1,7 +1,8 @@
 //! The decoder transformer at 25 positions a second, with a ring of keys and values as long as its window.
 
+use super::gemm::Matrix;
 use super::ops;
-use super::simd::{self, Matrix};
+use super::simd;
 use crate::config::CodecConfig;
 use crate::error::Result;
 use crate::tensors::TensorFile;
