@@ -8,11 +8,15 @@
 //!
 //! `docs/architecture.md` walks the same way in words.
 
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod inspect;
+pub mod quant;
+pub mod staging;
 pub mod tensors;
 
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! A safetensors file: mapped, validated as a whole, then handed out tensor by tensor.
 //!
-//! The header is never trusted. The `safetensors` crate checks lengths, order, gaps, overlaps and that each size equals
-//! shape times element size; what it lets through (the same name twice) is checked here. Tensors are cheap handles
+//! The header is never trusted. The `safetensors` crate checks order, gaps, overlaps and that each size equals
+//! shape times element size; lengths and what it lets through (the same name twice) are checked in `header`. Tensors are cheap handles
 //! that keep the mapping alive, so weights are read from the page cache and never copied for their own sake.
 
 use std::collections::BTreeMap;
@@ -13,9 +13,13 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use memmap2::Mmap;
 pub use safetensors::Dtype;
-use safetensors::SafeTensors;
 
 use crate::error::{Error, Result};
+
+mod header;
+pub mod write;
+
+pub use header::{Entry, Header, LARGEST_HEADER};
 
 /// Where the bytes of a file are.
 #[derive(Debug)]
@@ -72,8 +76,11 @@ impl Bytes {
         }
     }
 
-    /// A part, sharing the backing. `range` must lie inside.
-    fn part(&self, range: Range<usize>) -> Bytes {
+    /// A part, sharing the backing.
+    ///
+    /// # Panics
+    /// When `range` does not lie inside.
+    pub fn slice(&self, range: Range<usize>) -> Bytes {
         let range = self.range.start + range.start..self.range.start + range.end;
         assert!(range.end <= self.range.end, "part of {range:?} outside {:?}", self.range);
         Bytes { backing: self.backing.clone(), range }
@@ -237,28 +244,12 @@ impl TensorFile {
     /// [`Error::Invalid`] when the header or the size is wrong.
     pub fn from_bytes(place: &str, bytes: Bytes) -> Result<TensorFile> {
         let file: Arc<str> = Arc::from(place);
-        let bad = |found: String| Error::invalid(place, "safetensors header", "a well-formed safetensors file", found);
-        let (header_length, parsed) = SafeTensors::read_metadata(&bytes).map_err(|e| {
-            bad(format!("{e} (file of {} bytes)", bytes.len()))
-                .with_hint("the file is cut or damaged: fetch or make it again")
-        })?;
-        let header = &bytes[8..8 + header_length];
-        if let Some(name) = repeated_name(header).map_err(|e| bad(e.to_string()))? {
-            return Err(bad(format!("the name {name} twice")));
-        }
-        let data_start = 8 + header_length;
-        let tensors = parsed.tensors().into_iter().map(|(name, info)| {
-            let (start, end) = info.data_offsets;
-            let tensor = Tensor {
-                name: name.clone(),
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                data: bytes.part(data_start + start..data_start + end),
-                place: file.clone(),
-            };
-            (name, tensor)
+        let Header { entries, metadata } = Header::parse(place, &bytes, bytes.len() as u64)?;
+        let tensors = entries.into_iter().map(|(name, entry)| {
+            let Entry { dtype, shape, range } = entry;
+            let data = bytes.slice(range.start as usize..range.end as usize);
+            (name.clone(), Tensor { name, dtype, shape, data, place: file.clone() })
         });
-        let metadata = parsed.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         Ok(TensorFile { tensors: tensors.collect(), metadata, place: file })
     }
 
@@ -312,32 +303,6 @@ impl TensorFile {
             None => Ok(values),
         }
     }
-}
-
-/// The first top-level key that occurs twice in a JSON object. `safetensors` 0.8 accepts such a header when both entries
-/// point at the same bytes.
-fn repeated_name(header: &[u8]) -> serde_json::Result<Option<String>> {
-    use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-    struct Names;
-    impl<'de> Visitor<'de> for Names {
-        type Value = Option<String>;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-            f.write_str("a JSON object")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-            let mut seen = std::collections::HashSet::new();
-            let mut repeated = None;
-            while let Some((name, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
-                if !seen.insert(name.clone()) {
-                    repeated.get_or_insert(name);
-                }
-            }
-            Ok(repeated)
-        }
-    }
-    serde_json::Deserializer::from_slice(header).deserialize_map(Names)
 }
 
 #[cfg(test)]

@@ -170,6 +170,22 @@ DI void load_fragment(const uint32_t* words, int lane, int columns, uint32_t (&x
     }
 }
 
+// e^x as `engine::cpu::plain::exp`, bit for bit.
+DI float exp_plain(float x) {
+    x = x < -87.f ? -87.f : x;  // comparisons, so that NaN stays NaN
+    x = x > 88.f ? 88.f : x;
+    float power = rintf(__fmul_rn(x, 1.44269504f));
+    float r = __fmaf_rn(-power, -2.12194440e-4f, __fmaf_rn(-power, 0.693359375f, x));
+    float sum = 1.9875691500e-4f;
+    sum = __fmaf_rn(sum, r, 1.3981999507e-3f);
+    sum = __fmaf_rn(sum, r, 8.3334519073e-3f);
+    sum = __fmaf_rn(sum, r, 4.1665795894e-2f);
+    sum = __fmaf_rn(sum, r, 1.6666665459e-1f);
+    sum = __fmaf_rn(sum, r, 0.5f);
+    float value = __fadd_rn(__fmaf_rn(sum, __fmul_rn(r, r), r), 1.f);
+    return __fmul_rn(value, __int_as_float((__float2int_rn(power) + 127) << 23));
+}
+
 // ---- LayerNorm ---------------------------------------------------------------------------------------------------------------
 DI float sum_lanes(float v) {
 #pragma unroll

@@ -81,7 +81,7 @@ DI void finish_in(const Shape& s, const Layer& l, const Buffers& b, const Column
     int kv_tiles = s.kv_heads * s.head_dim / ROWS, q_tiles = s.heads * s.head_dim / ROWS;
     if (tile >= 2 * kv_tiles + q_tiles) {
         int m = (tile - 2 * kv_tiles - q_tiles) * 8 + row;
-        if (row < 8) __stcg(b.mlp + (size_t)c * s.intermediate + m, v / (1.f + expf(-v)) * up);
+        if (row < 8) __stcg(b.mlp + (size_t)c * s.intermediate + m, __fmul_rn(__fdiv_rn(v, __fadd_rn(1.f, exp_plain(-v))), up));
         return;
     }
     bool value = tile >= kv_tiles && tile < 2 * kv_tiles, query = tile >= 2 * kv_tiles;
@@ -89,7 +89,8 @@ DI void finish_in(const Shape& s, const Layer& l, const Buffers& b, const Column
     int head = n / s.head_dim, d = n % s.head_dim;
     if (l.rope && !value) {
         float2 r = __ldg(l.rope + (size_t)column.position * (s.head_dim / 2) + d / 2);
-        v = (d & 1) ? __fmaf_rn(pair, r.y, __fmul_rn(v, r.x)) : __fmaf_rn(-pair, r.y, __fmul_rn(v, r.x));
+        float own = __fmul_rn(v, r.x), other = __fmul_rn(pair, r.y);
+        v = (d & 1) ? __fadd_rn(other, own) : __fsub_rn(own, other);
     }
     if (query) {
         __stcg(b.q + (size_t)c * s.heads * s.head_dim + n, v);
@@ -433,7 +434,7 @@ template <int D, int Q> DI void attend(const Shape& s, const Layer& l, const Buf
             float a = score[h][lane], e = score[h][lane + 32], m = fmaxf(a, e);
 #pragma unroll
             for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(ALL, m, o));
-            a = expf(a - m), e = expf(e - m);
+            a = a == -INFINITY ? 0.f : exp_plain(a - m), e = e == -INFINITY ? 0.f : exp_plain(e - m);
             score[h][lane] = a, score[h][lane + 32] = e;
             float sum = sum_lanes(a + e);
             if (lane == 0) __stcg(b.partial_ml + (((size_t)c * s.kv_heads + kv) * chunks + chunk) * Q + h, make_float2(m, sum));
@@ -484,7 +485,7 @@ template <int D, int Q> DI void attend(const Shape& s, const Layer& l, const Buf
         for (int i = 0; i < n; i++) m = fmaxf(m, ml[h][i].x);
 #pragma unroll 4
         for (int i = 0; i < n; i++) {
-            float e = expf(ml[h][i].x - m), part[4];
+            float e = exp_plain(ml[h][i].x - m), part[4];
             load4(b.partial + (at + i) * Q * D + i0, part);
             sum = __fmaf_rn(e, ml[h][i].y, sum);
 #pragma unroll
