@@ -9,6 +9,7 @@
 //! `docs/architecture.md` walks the same way in words.
 
 pub mod checkpoint;
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod engine;

@@ -53,14 +53,13 @@ struct Functions {
 pub struct Decoder {
     functions: Functions,
     shape: Shape,
-    layers: Vec<kernels::Layer>,
-    buffers: Buffers,
+    pub(super) layers: Vec<kernels::Layer>,
+    pub(super) buffers: Buffers,
     head: Head,
-    head_buffers: HeadBuffers,
+    pub(super) head_buffers: HeadBuffers,
     tiles: usize,
     blocks: usize,
     head_columns: usize,
-    shared_bytes: usize,
     memory: Vec<Memory>,
 }
 
@@ -249,7 +248,6 @@ impl Decoder {
             tiles: rows / pack::ROWS,
             blocks: device.multiprocessors,
             head_columns: NARROW_COLUMNS,
-            shared_bytes: device.shared_bytes,
             memory: arena.memory,
         };
         if decoder.scores_bytes(NARROW_COLUMNS) + (4 << 10) > device.shared_bytes {
@@ -258,9 +256,27 @@ impl Decoder {
         Ok(decoder)
     }
 
+    /// Masks the end for good; for measurements.
+    pub fn never_end(&mut self) {
+        self.head.min_new_tokens = i32::MAX;
+    }
+
     /// Bytes reserved on the device.
     pub fn bytes(&self) -> usize {
         self.memory.iter().map(Memory::bytes).sum()
+    }
+
+    /// Weight bytes that `project_in` and `project_out` read a layer.
+    pub fn layer_bytes(&self) -> (usize, usize) {
+        let (hidden, down, o) = (self.shape.hidden as usize, self.buffers.inner.groups, self.buffers.attention.groups);
+        let output = hidden / pack::ROWS * (down + o) as usize * pack::INT4_TILE;
+        (self.tiles * hidden / GROUP * pack::INT4_TILE, output)
+    }
+
+    /// Weight bytes that `scores` reads.
+    pub fn head_bytes(&self) -> usize {
+        let Head { bf16, count, hidden, inner, .. } = self.head;
+        (count * hidden * (1 + bf16) + inner * hidden * 4) as usize
     }
 
     /// Address of the columns of a pass, `[MAX_COLUMNS]` of [`Column`].
@@ -319,48 +335,86 @@ impl Decoder {
         columns: usize,
         positions: usize,
     ) -> Result<()> {
-        let (shape, layer, buffers) = (self.shape, self.layers[layer], self.buffers);
+        self.project_in(device, stream, layer, columns)?;
+        self.attend(device, stream, layer, columns, positions)?;
+        self.project_out(device, stream, layer, columns)
+    }
+
+    /// LayerNorm, then queries, keys, values and the MLP's activation.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn project_in(&self, device: &Device, stream: &Stream, layer: usize, columns: usize) -> Result<()> {
+        let groups = self.shape.hidden as usize / GROUP;
         let (columns_arg, tiles_arg) = (columns as i32, self.tiles as i32);
-        let base = [pointer(&shape), pointer(&layer), pointer(&buffers)];
-        let run = |kernel: &Kernel, grid: [usize; 3], block: usize, shared: usize, more: &[*mut c_void]| {
-            let mut arguments = [base.as_slice(), more].concat();
-            let launch = Launch { grid, block, shared, early: true };
-            // SAFETY: the kernels of layer.cu take these structs and integers; `load` reserved every buffer for
-            // MAX_COLUMNS columns, which `columns` never exceeds.
-            unsafe { device.launch(stream, kernel, launch, &mut arguments) }
-        };
-        let groups = shape.hidden as usize / GROUP;
-        let row_tiles = shape.hidden as usize / pack::ROWS;
-        let columns_pointer = pointer(&columns_arg);
-        if columns <= NARROW_COLUMNS {
-            let (wide, column_tiles) = (usize::from(columns > 4), columns.div_ceil(4));
-            let tile_bytes = groups * columns * pack::ROWS * 4;
-            let round = (PART_BYTES / tile_bytes / RING * RING).clamp(RING, 64);
-            let most = self.tiles.div_ceil(self.blocks).next_multiple_of(RING);
-            let round = round.min(most);
-            let shared = column_tiles * groups * (1024 + 32) + round * tile_bytes;
-            let round_arg = round as i32;
-            let more = [columns_pointer, pointer(&tiles_arg), pointer(&round_arg)];
-            run(&self.functions.project_in[wide], [self.blocks.min(self.tiles), 1, 1], THREADS, shared, &more)?;
-        } else {
-            run(&self.functions.norm_columns, [columns, 1, 1], THREADS, 0, &[])?;
+        if columns > NARROW_COLUMNS {
+            let grid = [columns, 1, 1];
+            self.launch(device, stream, &self.functions.norm_columns, layer, (grid, THREADS, 0), &[])?;
             let shared = 2 * groups * WIDE_COLUMNS * pack::ROWS * 4;
-            let grid = [self.blocks.min(self.tiles.div_ceil(2)), 1, 1];
-            run(&self.functions.project_in_wide, grid, THREADS, shared, &[columns_pointer, pointer(&tiles_arg)])?;
+            let sizes = ([self.blocks.min(self.tiles.div_ceil(2)), 1, 1], THREADS, shared);
+            let more = [pointer(&columns_arg), pointer(&tiles_arg)];
+            return self.launch(device, stream, &self.functions.project_in_wide, layer, sizes, &more);
         }
-        let splits = match positions {
-            0 => DECODE_SPLITS.min((shape.positions as usize).div_ceil(CHUNK)),
-            positions => positions.div_ceil(CHUNK).min(DECODE_SPLITS),
-        };
-        run(&self.functions.attend, [shape.kv_heads as usize, splits, columns], 128, 0, &[])?;
-        if columns <= NARROW_COLUMNS {
-            run(&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], THREADS, 0, &[columns_pointer])
-        } else {
-            let shared = 2 * 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4;
+        let tile_bytes = groups * columns * pack::ROWS * 4;
+        let most = self.tiles.div_ceil(self.blocks).next_multiple_of(RING);
+        let round = (PART_BYTES / tile_bytes / RING * RING).clamp(RING, 64).min(most);
+        let shared = columns.div_ceil(4) * groups * (1024 + 32) + round * tile_bytes;
+        let round_arg = round as i32;
+        let more = [pointer(&columns_arg), pointer(&tiles_arg), pointer(&round_arg)];
+        let sizes = ([self.blocks.min(self.tiles), 1, 1], THREADS, shared);
+        self.launch(device, stream, &self.functions.project_in[usize::from(columns > 4)], layer, sizes, &more)
+    }
+
+    /// Attention.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn attend(
+        &self,
+        device: &Device,
+        stream: &Stream,
+        layer: usize,
+        columns: usize,
+        positions: usize,
+    ) -> Result<()> {
+        let positions = if positions == 0 { self.shape.positions as usize } else { positions };
+        let splits = positions.div_ceil(CHUNK).min(DECODE_SPLITS);
+        let sizes = ([self.shape.kv_heads as usize, splits, columns], 128, 0);
+        self.launch(device, stream, &self.functions.attend, layer, sizes, &[])
+    }
+
+    /// o_proj and down_proj, added to the residual stream.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn project_out(&self, device: &Device, stream: &Stream, layer: usize, columns: usize) -> Result<()> {
+        let row_tiles = self.shape.hidden as usize / pack::ROWS;
+        let columns_arg = columns as i32;
+        let (kernel, grid, shared) = if columns > NARROW_COLUMNS {
             let grid = [row_tiles.div_ceil(2), columns.div_ceil(4 * WIDE_TILES), 1];
-            debug_assert!(shared <= self.shared_bytes);
-            run(&self.functions.project_out_wide, grid, THREADS, shared, &[columns_pointer])
-        }
+            (&self.functions.project_out_wide, grid, 2 * 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4)
+        } else {
+            (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], 0)
+        };
+        self.launch(device, stream, kernel, layer, (grid, THREADS, shared), &[pointer(&columns_arg)])
+    }
+
+    /// Launches a kernel of layer.cu: `(grid, block, shared bytes)` and what it takes beside the structs.
+    fn launch(
+        &self,
+        device: &Device,
+        stream: &Stream,
+        kernel: &Kernel,
+        layer: usize,
+        (grid, block, shared): ([usize; 3], usize, usize),
+        more: &[*mut c_void],
+    ) -> Result<()> {
+        let (shape, layer, buffers) = (&self.shape, &self.layers[layer], &self.buffers);
+        let mut arguments = [&[pointer(shape), pointer(layer), pointer(buffers)], more].concat();
+        let launch = Launch { grid, block, shared, early: true };
+        // SAFETY: the kernels of layer.cu take these structs and integers; `load` reserved every buffer for MAX_COLUMNS
+        // columns, which no caller exceeds.
+        unsafe { device.launch(stream, kernel, launch, &mut arguments) }
     }
 
     fn scores_bytes(&self, columns: usize) -> usize {

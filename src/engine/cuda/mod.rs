@@ -12,8 +12,10 @@
 mod codec;
 mod decoder;
 mod device;
+mod measure;
 pub mod kernels;
 pub mod pack;
+pub use measure::{KernelTime, Spread};
 #[cfg(test)]
 mod tests;
 
@@ -37,12 +39,14 @@ pub struct Options {
     pub positions: usize,
     /// Whether to load the codec, if the export has one.
     pub codec: bool,
+    /// For measurements: the end is never chosen, only the cap ends a sequence. The work is the same.
+    pub endless: bool,
 }
 
 impl Default for Options {
     /// GPU 0, one slot of 2304 positions (a prompt of 256 and the default cap of 2048), with the codec.
     fn default() -> Options {
-        Options { ordinal: 0, slots: 1, positions: 2304, codec: true }
+        Options { ordinal: 0, slots: 1, positions: 2304, codec: true, endless: false }
     }
 }
 
@@ -113,7 +117,10 @@ impl CudaEngine {
         let (main, side) = (device.stream()?, device.stream()?);
         let config = &export.config;
         let slots = options.slots;
-        let decoder = Decoder::load(&device, &main, export, slots, options.positions)?;
+        let mut decoder = Decoder::load(&device, &main, export, slots, options.positions)?;
+        if options.endless {
+            decoder.never_end();
+        }
         let codec = match export.codec.as_ref().filter(|_| options.codec) {
             Some(codec) => {
                 let shared = (decoder.columns(), decoder.out());
@@ -323,6 +330,7 @@ impl Engine for CudaEngine {
             ..Sequence::default()
         };
         self.device.write(&self.main, self.decoder.sequence(slot), &self.sequence)?;
+        self.device.synchronize(&self.main)?;
         self.slots[slot] = Slot::Running(request.prompt.len() - 1);
         Ok(())
     }
