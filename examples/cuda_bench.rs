@@ -20,7 +20,8 @@ fn main() -> rumik::Result<()> {
     let export = Export::open(Path::new(&folder))?;
     let opened = begun.elapsed();
     let most = slots.iter().copied().max().unwrap_or(1);
-    let options = Options { slots: 1, endless: true, ..Options::default() };
+    let separate_phases = std::env::var_os("SEPARATE_PHASES").is_some();
+    let options = Options { slots: 1, endless: true, separate_phases, ..Options::default() };
     let mut engine = CudaEngine::open(&export, &options)?;
     println!("start {:.2} s (files {:.2} s), {:?}", begun.elapsed().as_secs_f64(), opened.as_secs_f64(), engine.memory());
     let copy = engine.copy_rate()?;
@@ -35,6 +36,9 @@ fn main() -> rumik::Result<()> {
     for time in engine.kernel_times(1, 500, 30)? {
         let rate = time.bytes as f64 / time.micros.median / 1e6;
         println!("{:16} ×{:<3} {:7.2} µs ({:.2} .. {:.2}), {:.2} TB/s", time.name, time.launches, time.micros.median, time.micros.low, time.micros.high, rate);
+    }
+    for time in engine.kernel_times(34, 33, 20)? {
+        println!("34 columns: {:16} {:7.2} µs", time.name, time.micros.median);
     }
     drop(engine);
     if most > 1 {

@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 
 use super::decoder::pointer;
-use super::device::{Device, Kernel, Launch, Memory, Plain, Stream};
+use super::device::{Device, Kernel, Launch, Memory, Plain, Start, Stream};
 use super::kernels::Address;
 use crate::config::CodecConfig;
 use crate::engine::mimi::ops;
@@ -434,12 +434,13 @@ impl Codec {
     /// [`Error::Device`].
     pub fn frame(&self, device: &Device, stream: &Stream, columns: usize) -> Result<()> {
         for (index, step) in self.steps.iter().enumerate() {
-            self.run(device, stream, step, columns, index > 0)?;
+            let start = if index == 0 { Start::InOrder } else { Start::Early };
+            self.run(device, stream, step, columns, start)?;
         }
         let (count, t) = (self.carry_count as i32, UPSAMPLING as i32);
         let most = self.past.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let arguments = [pointer(&self.streams), pointer(&self.carries), pointer(&count), pointer(&t)];
-        self.launch(device, stream, &self.carry, [self.carry_count + 1, columns, 1], 256, most, &arguments, true)
+        self.launch(device, stream, &self.carry, [self.carry_count + 1, columns, 1], 256, most, &arguments, Start::Early)
     }
 
     #[allow(clippy::too_many_arguments)] // a launch's own parameters
@@ -452,13 +453,13 @@ impl Codec {
         block: usize,
         shared: usize,
         arguments: &[*mut c_void],
-        early: bool,
+        start: Start,
     ) -> Result<()> {
         // SAFETY: callers pass what the kernels of codec.cu take; the builder sized every buffer for `slots` columns.
-        unsafe { device.launch(stream, kernel, Launch { grid, block, shared, early }, &mut arguments.to_vec()) }
+        unsafe { device.launch(stream, kernel, Launch { grid, block, shared, start }, &mut arguments.to_vec()) }
     }
 
-    fn run(&self, device: &Device, stream: &Stream, step: &Step, columns: usize, early: bool) -> Result<()> {
+    fn run(&self, device: &Device, stream: &Stream, step: &Step, columns: usize, start: Start) -> Result<()> {
         let config = &self.config;
         let (channels, stride) = (config.hidden_size as i32, UPSAMPLING as i32);
         match step {
@@ -475,7 +476,7 @@ impl Codec {
                     pointer(&codes),
                     pointer(&dim),
                 ];
-                self.launch(device, stream, &self.look_up, [columns, 1, 1], 256, 0, &arguments, early)
+                self.launch(device, stream, &self.look_up, [columns, 1, 1], 256, 0, &arguments, start)
             }
             Step::Upsample { filter, past, x, y } => {
                 let arguments = [
@@ -487,7 +488,7 @@ impl Codec {
                     pointer(&channels),
                     pointer(&stride),
                 ];
-                self.launch(device, stream, &self.upsample, [columns, 1, 1], 256, 0, &arguments, early)
+                self.launch(device, stream, &self.upsample, [columns, 1, 1], 256, 0, &arguments, start)
             }
             Step::Attend(Attend { qkv, keys, values, y, frequencies }) => {
                 let (heads, dim, window) = (config.num_attention_heads, config.head_dim, config.sliding_window);
@@ -506,7 +507,7 @@ impl Codec {
                     pointer(&window_arg),
                 ];
                 let shared = (window + 2 * dim) * 4;
-                self.launch(device, stream, &self.attend, [heads, columns, 1], 128, shared, &arguments, early)
+                self.launch(device, stream, &self.attend, [heads, columns, 1], 128, shared, &arguments, start)
             }
             Step::Rows(rows) => {
                 let (t, n, k) = (rows.t as usize, rows.n as usize, rows.k as usize);
@@ -516,7 +517,7 @@ impl Codec {
                 let grid = [n.div_ceil(WARPS * (32 / lanes)), t.div_ceil(r), columns];
                 let shared = ((r - 1) * rows.stride as usize + k) * 4;
                 let arguments = [pointer(&self.streams), pointer(&**rows)];
-                self.launch(device, stream, kernel, grid, 256, shared, &arguments, early)
+                self.launch(device, stream, kernel, grid, 256, shared, &arguments, start)
             }
         }
     }

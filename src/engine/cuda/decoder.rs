@@ -6,10 +6,10 @@ use std::ffi::c_void;
 
 use half::f16;
 
-use super::device::{Device, Kernel, Launch, Memory, Stream};
-use super::kernels::{self, Address, Buffers, Column, Digits, FrameOut, Head, HeadBuffers, Sequence, Shape};
+use super::device::{Device, Kernel, Launch, Memory, Start, Stream};
+use super::kernels::{self, Address, Buffers, Column, Digits, FrameOut, Head, HeadBuffers, Pass, Sequence, Shape};
 use super::pack;
-use crate::config::{LayerType, MIN_NEW_TOKENS, STOP_THRESHOLD};
+use crate::config::{LayerType, MIN_NEW_TOKENS, ModelConfig, STOP_THRESHOLD};
 use crate::engine::cpu::plain;
 use crate::engine::kv::KvShape;
 use crate::error::{Error, Result};
@@ -23,8 +23,12 @@ const NARROW_COLUMNS: usize = 8;
 /// Threads of a matrix block, and its warps.
 const THREADS: usize = 512;
 const WARPS: usize = 16;
-/// Tiles a warp keeps in flight (`RING` in layer.cu).
-const RING: usize = 4;
+/// Shared memory in which the warps of a block keep tiles in flight (`RING_BYTES` of common.cuh, 16 times).
+const RING_BYTES: usize = WARPS * 3 * pack::INT4_TILE;
+/// More than the fixed shared memory of the persistent kernel.
+const PASS_FIXED_BYTES: usize = 32 << 10;
+/// Threads of a block of the persistent kernel.
+const PASS_THREADS: usize = 640;
 /// Columns the wide `project_in` sums at a time, and column tiles of a wide `project_out` block.
 const WIDE_COLUMNS: usize = 32;
 const WIDE_TILES: usize = 5;
@@ -46,6 +50,7 @@ struct Functions {
     attend: Kernel,
     scores: Kernel,
     choose: Kernel,
+    passes: Option<[Kernel; 2]>,
 }
 
 /// The language model on a device.
@@ -57,8 +62,10 @@ pub struct Decoder {
     pub(super) buffers: Buffers,
     head: Head,
     pub(super) head_buffers: HeadBuffers,
+    pass: Pass,
     tiles: usize,
     blocks: usize,
+    shared_bytes: usize,
     head_columns: usize,
     memory: Vec<Memory>,
 }
@@ -171,7 +178,7 @@ impl Decoder {
         let kv = KvShape::new(config, slots, positions);
         check_memory(device, export, kv)?;
         let mut arena = Arena { device, stream, memory: Vec::new() };
-        let layers = load_layers(&mut arena, export, kv)?;
+        let (layers, mut pass) = load_layers(&mut arena, export, kv)?;
         let head = load_head(&mut arena, export)?;
         let shape = Shape {
             hidden: config.hidden_size as i32,
@@ -229,6 +236,13 @@ impl Decoder {
                 "choose_token",
             ])?;
         let rows = config.query_size() + 2 * config.key_value_size() + 2 * config.intermediate_size;
+        pass.tiles = (rows / pack::ROWS) as i32;
+        let passes = match (config.head_dim, shared) {
+            _ if config.hidden_size / pack::ROWS > device.multiprocessors => None,
+            (128, 4) => Some(device.kernels(["layers_1_128_4", "layers_2_128_4"])?),
+            (64, 2) => Some(device.kernels(["layers_1_64_2", "layers_2_64_2"])?),
+            _ => None,
+        };
         let mut decoder = Decoder {
             functions: Functions {
                 project_in: [in_4, in_8],
@@ -239,7 +253,10 @@ impl Decoder {
                 attend,
                 scores,
                 choose,
+                passes,
             },
+            pass,
+            shared_bytes: device.shared_bytes,
             shape,
             layers,
             buffers,
@@ -268,9 +285,7 @@ impl Decoder {
 
     /// Weight bytes that `project_in` and `project_out` read a layer.
     pub fn layer_bytes(&self) -> (usize, usize) {
-        let (hidden, down, o) = (self.shape.hidden as usize, self.buffers.inner.groups, self.buffers.attention.groups);
-        let output = hidden / pack::ROWS * (down + o) as usize * pack::INT4_TILE;
-        (self.tiles * hidden / GROUP * pack::INT4_TILE, output)
+        (self.pass.input_stride as usize, self.pass.output_stride as usize)
     }
 
     /// Weight bytes that `scores` reads.
@@ -320,7 +335,33 @@ impl Decoder {
     /// # Errors
     /// [`Error::Device`].
     pub fn forward(&self, device: &Device, stream: &Stream, columns: usize, positions: usize) -> Result<()> {
-        (0..self.layers.len()).try_for_each(|layer| self.layer(device, stream, layer, columns, positions))
+        match self.pass_bytes(columns) {
+            Some(shared) if positions == 0 => self.run_pass(device, stream, columns, shared),
+            _ => (0..self.layers.len()).try_for_each(|layer| self.layer(device, stream, layer, columns, positions)),
+        }
+    }
+
+    /// Forgets the persistent kernel, so that every pass is a launch a phase.
+    pub fn separate_phases(&mut self) {
+        self.functions.passes = None;
+    }
+
+    /// Dynamic shared memory of the persistent kernel, if it can run this many columns here.
+    fn pass_bytes(&self, columns: usize) -> Option<usize> {
+        let groups = self.shape.hidden as usize / GROUP;
+        let part = self.tiles.div_ceil(self.blocks) * groups * columns * pack::ROWS * 4;
+        let bytes = columns.div_ceil(4) * groups * (1024 + 32) + RING_BYTES + part;
+        let fits = columns <= NARROW_COLUMNS && bytes + PASS_FIXED_BYTES <= self.shared_bytes;
+        (self.functions.passes.is_some() && fits).then_some(bytes)
+    }
+
+    fn run_pass(&self, device: &Device, stream: &Stream, columns: usize, shared: usize) -> Result<()> {
+        let Some(kernels) = &self.functions.passes else { return Ok(()) };
+        let pass = Pass { columns: columns as i32, ..self.pass };
+        let mut arguments = [pointer(&self.shape), pointer(&self.buffers), pointer(&pass)];
+        let launch = Launch { grid: [self.blocks, 1, 1], block: PASS_THREADS, shared, start: Start::Together };
+        // SAFETY: the kernels of layers.cu take these; the cooperative launch refuses a grid that is not resident.
+        unsafe { device.launch(stream, &kernels[usize::from(columns > 4)], launch, &mut arguments) }
     }
 
     /// Runs one layer; see [`Decoder::forward`].
@@ -356,9 +397,9 @@ impl Decoder {
             return self.launch(device, stream, &self.functions.project_in_wide, layer, sizes, &more);
         }
         let tile_bytes = groups * columns * pack::ROWS * 4;
-        let most = self.tiles.div_ceil(self.blocks).next_multiple_of(RING);
-        let round = (PART_BYTES / tile_bytes / RING * RING).clamp(RING, 64).min(most);
-        let shared = columns.div_ceil(4) * groups * (1024 + 32) + round * tile_bytes;
+        let most = self.tiles.div_ceil(self.blocks);
+        let round = (PART_BYTES / tile_bytes).clamp(1, most);
+        let shared = columns.div_ceil(4) * groups * (1024 + 32) + RING_BYTES + round * tile_bytes;
         let round_arg = round as i32;
         let more = [pointer(&columns_arg), pointer(&tiles_arg), pointer(&round_arg)];
         let sizes = ([self.blocks.min(self.tiles), 1, 1], THREADS, shared);
@@ -394,7 +435,7 @@ impl Decoder {
             let grid = [row_tiles.div_ceil(2), columns.div_ceil(4 * WIDE_TILES), 1];
             (&self.functions.project_out_wide, grid, 2 * 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4)
         } else {
-            (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], 0)
+            (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], RING_BYTES)
         };
         self.launch(device, stream, kernel, layer, (grid, THREADS, shared), &[pointer(&columns_arg)])
     }
@@ -411,7 +452,7 @@ impl Decoder {
     ) -> Result<()> {
         let (shape, layer, buffers) = (&self.shape, &self.layers[layer], &self.buffers);
         let mut arguments = [&[pointer(shape), pointer(layer), pointer(buffers)], more].concat();
-        let launch = Launch { grid, block, shared, early: true };
+        let launch = Launch { grid, block, shared, start: Start::Early };
         // SAFETY: the kernels of layer.cu take these structs and integers; `load` reserved every buffer for MAX_COLUMNS
         // columns, which no caller exceeds.
         unsafe { device.launch(stream, kernel, launch, &mut arguments) }
@@ -442,7 +483,7 @@ impl Decoder {
                 grid: [self.blocks, 1, 1],
                 block: THREADS,
                 shared: self.scores_bytes(count),
-                early: first == 0,
+                start: if first == 0 { Start::Early } else { Start::InOrder },
             };
             let count_arg = count as i32;
             let mut arguments = [pointer(&self.head), pointer(&buffers), pointer(&count_arg)];
@@ -458,7 +499,7 @@ impl Decoder {
     /// [`Error::Device`].
     pub fn choose(&self, device: &Device, stream: &Stream, columns: usize) -> Result<()> {
         let mut arguments = [pointer(&self.head), pointer(&self.head_buffers)];
-        let launch = Launch { grid: [columns, 1, 1], block: 1024, shared: 0, early: true };
+        let launch = Launch { grid: [columns, 1, 1], block: 1024, shared: 0, start: Start::Early };
         // SAFETY: `choose_token` takes these; buffers hold MAX_COLUMNS columns.
         unsafe { device.launch(stream, &self.functions.choose, launch, &mut arguments) }
     }
@@ -469,26 +510,50 @@ pub(super) fn pointer<T>(value: &T) -> *mut c_void {
     std::ptr::from_ref(value).cast_mut().cast()
 }
 
-fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<Vec<kernels::Layer>> {
+fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(Vec<kernels::Layer>, Pass)> {
     let config = &export.config;
     let rope = plain::Rope::new(config.rope_theta, config.head_dim, kv.positions);
     let rope = arena.upload(&rope.table().iter().map(|&(cos, sin)| [cos, sin]).collect::<Vec<[f32; 2]>>())?;
     let per_layer = (kv.elements() / kv.layers * 2) as u64;
     let (keys, values) = (arena.zeros(kv.elements() * 2)?, arena.zeros(kv.elements() * 2)?);
-    let layer = |(index, layer): (usize, &format::Layer)| {
+    let (input_bytes, output_bytes) = layer_bytes(config);
+    let (input, output) = (arena.zeros(kv.layers * input_bytes)?, arena.zeros(kv.layers * output_bytes)?);
+    let mut layers = Vec::with_capacity(kv.layers);
+    for (index, layer) in export.layers.iter().enumerate() {
         let sliding = config.layer_types[index] == LayerType::Sliding;
-        let offset = index as u64 * per_layer;
-        Ok(kernels::Layer {
-            input: arena.upload(&input_tiles(layer))?,
-            output: arena.upload(&pack::int4_beside(&layer.down, &layer.o))?,
+        let at = index as u64;
+        let this = kernels::Layer {
+            input: input + at * input_bytes as u64,
+            output: output + at * output_bytes as u64,
             norm: arena.upload(&layer.norm)?,
             rope: if sliding { rope } else { 0 },
-            keys: keys + offset,
-            values: values + offset,
+            keys: keys + at * per_layer,
+            values: values + at * per_layer,
             window: if sliding { config.sliding_window as i32 } else { 0 },
-        })
+        };
+        arena.device.write(arena.stream, this.input, &input_tiles(layer))?;
+        arena.device.write(arena.stream, this.output, &pack::int4_beside(&layer.down, &layer.o))?;
+        layers.push(this);
+    }
+    let pass = Pass {
+        input,
+        output,
+        input_stride: input_bytes as u64,
+        output_stride: output_bytes as u64,
+        layers: arena.upload(&layers)?,
+        counters: arena.zeros(5 * 32 * 4)?,
+        count: kv.layers as i32,
+        ..Pass::default()
     };
-    export.layers.iter().enumerate().map(layer).collect()
+    Ok((layers, pass))
+}
+
+/// Bytes of a layer's tiles for `project_in` and `project_out`.
+fn layer_bytes(config: &ModelConfig) -> (usize, usize) {
+    let rows = config.query_size() + 2 * config.key_value_size() + 2 * config.intermediate_size;
+    let columns = config.query_size() + config.intermediate_size;
+    let tile = |rows: usize, columns: usize| rows / pack::ROWS * (columns / GROUP) * pack::INT4_TILE;
+    (tile(rows, config.hidden_size), tile(config.hidden_size, columns))
 }
 
 /// Keys, values, queries, then gate and up interleaved 8 and 8, so that a tile holds what belongs together.

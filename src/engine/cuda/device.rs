@@ -16,8 +16,9 @@ use crate::error::{Error, Result};
 /// Oldest compute capability with all the instructions the kernels use.
 const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 
-static MODULES: [&[u8]; 3] = [
+static MODULES: [&[u8]; 4] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/layer.fatbin")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/layers.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/head.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/codec.fatbin")),
 ];
@@ -76,6 +77,8 @@ unsafe impl Plain for [f32; 2] {}
 // SAFETY: as above.
 unsafe impl Plain for super::kernels::Column {}
 // SAFETY: as above.
+unsafe impl Plain for super::kernels::Layer {}
+// SAFETY: as above.
 unsafe impl Plain for super::kernels::Sequence {}
 // SAFETY: as above.
 unsafe impl Plain for super::kernels::FrameOut {}
@@ -99,8 +102,19 @@ pub struct Launch {
     pub block: usize,
     /// Dynamic shared memory of a block in bytes.
     pub shared: usize,
-    /// The kernel waits for its predecessor itself (programmatic dependent launch), so it may be started early.
-    pub early: bool,
+    /// How it starts.
+    pub start: Start,
+}
+
+/// How a kernel starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// When its predecessor has finished.
+    InOrder,
+    /// Early: the kernel waits for its predecessor itself (programmatic dependent launch, where the device has it).
+    Early,
+    /// In order, and all blocks at once or not at all, because they wait for each other.
+    Together,
 }
 
 /// A captured sequence of launches and copies.
@@ -367,12 +381,17 @@ impl Device {
         arguments: &mut [*mut c_void],
     ) -> Result<()> {
         self.bind()?;
-        let early = launch.early && self.capability.0 >= 9;
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        use sys::CUlaunchAttributeID::{
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         };
+        let (id, value) = if launch.start == Start::Together {
+            (CU_LAUNCH_ATTRIBUTE_COOPERATIVE, sys::CUlaunchAttributeValue { cooperative: 1 })
+        } else {
+            let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+            (CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value)
+        };
+        let plain = launch.start == Start::InOrder || (launch.start == Start::Early && self.capability.0 < 9);
+        let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
         let [x, y, z] = launch.grid.map(|n| n as u32);
         let config = sys::CUlaunchConfig {
             gridDimX: x,
@@ -384,7 +403,7 @@ impl Device {
             sharedMemBytes: launch.shared as u32,
             hStream: stream.0.cu_stream(),
             attrs: &raw mut attribute,
-            numAttrs: u32::from(early),
+            numAttrs: u32::from(!plain),
         };
         let function = kernel.function.cu_function();
         // SAFETY: the caller vouches for the arguments; function, stream and configuration are valid here.

@@ -49,6 +49,32 @@ pub struct Layer {
     pub window: i32,
 }
 
+/// All layers, for the persistent kernel.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Pass {
+    /// Tiles of `project_in`, all layers.
+    pub input: Address,
+    /// Tiles of `project_out`, all layers.
+    pub output: Address,
+    /// Bytes of a layer in `input`.
+    pub input_stride: u64,
+    /// Bytes of a layer in `output`.
+    pub output_stride: u64,
+    /// `[layers]` of [`Layer`].
+    pub layers: Address,
+    /// `[5, 32]` u32, zeros.
+    pub counters: Address,
+    /// Layers.
+    pub count: i32,
+    /// Columns.
+    pub columns: i32,
+    /// Tiles of `project_in` in a layer.
+    pub tiles: i32,
+    /// Padding.
+    pub pad: i32,
+}
+
 /// Sizes of the model.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -230,6 +256,7 @@ pub const END_NOT_FINITE: i32 = 4;
 // The kernels assert the same sizes.
 const _: () = {
     assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 136);
+    assert!(size_of::<Pass>() == 64);
     assert!(size_of::<Head>() == 136 && size_of::<HeadBuffers>() == 56);
     assert!(size_of::<Sequence>() == 96 && size_of::<FrameOut>() == 208 && size_of::<Column>() == 16);
 };

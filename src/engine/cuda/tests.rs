@@ -547,6 +547,29 @@ fn slots_sound_the_same_alone_and_together() {
     }
 }
 
+/// One persistent kernel and a launch a phase give the same tokens and samples.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_persistent_kernel_and_separate_phases_agree() {
+    let export = demo();
+    let prompt = ids(&golden("fixtures/demo"), "prompt.3.ids");
+    for slots in [1, 3, 8] {
+        let options = Options { slots, positions: 1024, ..Options::default() };
+        let runs = [false, true].map(|separate_phases| {
+            let mut engine = CudaEngine::open(&export, &Options { separate_phases, ..options }).unwrap();
+            let mut made = vec![Made::default(); slots];
+            for slot in 0..slots {
+                engine.start(slot, &request(&prompt[..prompt.len() - 3 * slot], 90 + slot, slot as u64 + 3)).unwrap();
+            }
+            while made.iter().any(|made| made.end.is_none()) {
+                engine.step(&mut |step| made[step.slot].take(&step)).unwrap();
+            }
+            made
+        });
+        assert!(runs[0] == runs[1], "{slots} slots");
+    }
+}
+
 /// The cache after decoding a sequence holds the bits that prefilling the same ids leaves.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

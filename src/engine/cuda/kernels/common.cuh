@@ -56,6 +56,18 @@ DI bool arrive_last(unsigned* counter, unsigned n) {
     return old == n - 1;
 }
 
+// Adds to a counter after everything this thread has seen written; waits for a counter and what was written before it. A wait
+// that takes seconds is a fault: it stops the kernel, and the driver reports it.
+DI void signal(unsigned* counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
+DI void await(const unsigned* counter, unsigned count) {
+    unsigned now;
+    for (int spins = 0;; spins++) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+        if (now >= count) return;
+        if (spins > 1 << 23) __trap();
+    }
+}
+
 // ---- loads -----------------------------------------------------------------------------------------------------------------
 // Weights are read once a token: keep them out of L1.
 DI uint4 load_stream(const void* p) {
@@ -78,6 +90,39 @@ struct Tile4 {
 };
 DI Tile4 load_tile4(const uint8_t* tile, int lane) {
     return {load_stream(tile + lane * 16), load_stream(tile + 512 + lane * 16), load_stream2(tile + 1024 + (lane >> 2) * 8)};
+}
+
+// A warp's own ring of int4 tiles in shared memory: RING tiles are under way while one is used, and no registers hold them.
+// Only the owning warp touches it, so it needs no barrier.
+constexpr int RING = 3;  // x 17 KB a block; more floods the memory, and every wait for another block lengthens
+constexpr int RING_BYTES = RING * TILE4;
+struct Ring {
+    uint8_t* slots;  // [RING][TILE4], 16-byte aligned
+    int slot;        // of the oldest tile
+};
+// Asks for a tile, or for nothing when `tile` is null; either way it is the next to come.
+DI void ring_push(const Ring& r, int slot, const uint8_t* tile, int lane) {
+    if (tile) {
+        uint32_t to = (uint32_t)__cvta_generic_to_shared(r.slots + slot * TILE4);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + lane * 16), "l"(tile + lane * 16) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 512 + lane * 16), "l"(tile + 512 + lane * 16) : "memory");
+        if (lane < 4) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 1024 + lane * 16), "l"(tile + 1024 + lane * 16) : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Takes the oldest tile and asks for `next` in its place.
+DI Tile4 ring_take(Ring& r, const uint8_t* next, int lane) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
+    __syncwarp();
+    const uint8_t* from = r.slots + r.slot * TILE4;
+    Tile4 t;
+    t.a = *reinterpret_cast<const uint4*>(from + lane * 16);
+    t.b = *reinterpret_cast<const uint4*>(from + 512 + lane * 16);
+    t.s = *reinterpret_cast<const uint2*>(from + 1024 + (lane >> 2) * 8);
+    __syncwarp();
+    ring_push(r, r.slot, next, lane);
+    r.slot = r.slot + 1 == RING ? 0 : r.slot + 1;
+    return t;
 }
 
 // A lane's share of a 16 x 128 int8 tile: one word quadruple per step of 32 columns.
@@ -157,6 +202,13 @@ DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c
     words[at] = hi;
     words[at + 32] = lo;
     if (lane == 0) scales[c] = make_float2(s, __fmul_rn(s, __int2float_rn(sum)));
+}
+
+// The same from global memory that another block of a running kernel wrote: past L1.
+DI void load_fragment_fresh(const uint32_t* words, int lane, int columns, uint32_t (&x)[8]) {
+    uint4 a = make_uint4(0, 0, 0, 0), b = a;
+    if ((lane >> 3) < columns) a = __ldcg(reinterpret_cast<const uint4*>(words + lane * 8)), b = __ldcg(reinterpret_cast<const uint4*>(words + lane * 8 + 4));
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
 // The lane's B operand of one group; zeros for columns from `columns` on.

@@ -1,145 +1,34 @@
 // A decoder layer: project_in (LayerNorm, q, k, v, gate, up), attend, project_out (o_proj, down_proj, residual).
 //
 // The narrow kernels (up to 4 or 8 columns) read each weight once and are bound by memory: every warp keeps RING tiles of its
-// group in flight in registers, the first of them requested before the kernel may touch anything another kernel wrote. The
+// group in flight, the first of them requested before the kernel may touch anything another kernel wrote. The
 // wide kernels (up to 64 columns: prompts, many slots) loop over column tiles and use each fragment for two row tiles. Both
 // fold in the same order, so a column's bits do not depend on which kernel ran, nor on its neighbours.
-#include "common.cuh"
+#include "layer.cuh"
 
-constexpr int RING = 4;               // tiles a warp has in flight: 4 x 17 KB a block
-constexpr int CHUNK = 64;             // positions of one attention split, counted from position 0
-constexpr int MAX_CHUNKS = 128;       // 8192 positions
 constexpr int WIDE_COLUMNS = 32;      // columns whose partial sums the wide project_in holds in shared memory
 constexpr int WIDE_TILES = 5;         // n-tiles of a project_out block
-
-struct Layer {
-    const uint8_t* in;    // [(k, v, q, gate/up) tiles][hidden groups] int4 tiles; gate and up interleaved 8 + 8 rows
-    const uint8_t* out;   // [hidden / 16][down groups, o groups] int4 tiles
-    const float* norm;    // [hidden]
-    const float2* rope;   // [positions][head_dim / 2] (cos, sin); null: no position encoding
-    __half *k, *v;        // [slots][kv_heads][positions][head_dim]
-    int window;           // positions seen, the newest included; 0: all
-};
-
-struct Shape {
-    int hidden, intermediate, heads, kv_heads, head_dim, positions;
-    float eps, scale;     // LayerNorm epsilon, head_dim^-0.5
-};
-
-struct Buffers {
-    float* x;             // [rows][hidden] residual stream
-    float* q;             // [columns][heads * head_dim]
-    float* mlp;           // [columns][intermediate] silu(gate) * up
-    Digits hidden;        // LayerNorm of x, prepared for the wide project_in
-    Digits attention;     // [heads * head_dim] rounded
-    Digits inner;         // [intermediate] rounded
-    float* partial;       // [columns][kv_heads][chunks][heads a kv head][head_dim]
-    float2* partial_ml;   // [columns][kv_heads][chunks][heads a kv head] (maximum, sum)
-    unsigned* mlp_arrivals;        // [intermediate / 128]
-    unsigned* attention_arrivals;  // [columns][kv_heads]
-    const Column* columns;
-};
-
-static_assert(sizeof(Layer) == 56 && sizeof(Shape) == 32 && sizeof(Buffers) == 136, "as in kernels.rs");
-
-DI bool any_live(const Column* columns, int n) {
-    int live = 0;
-    for (int c = 0; c < n; c++) live |= columns[c].live;
-    return live;
-}
-
-// LayerNorm and rounding of `n` columns by a block of 16 warps. Warp w leaves group w of every column in `out`
-// ([n-tile][group] as in Digits), which only it may read without a barrier.
-template <int MAX> DI void norm_digits(const float* x, const Column* columns, int n, const float* weight, int groups, float eps,
-                                       float2* moments, uint32_t* words, float2* scales, int w, int lane) {
-    float v[MAX][4];
-#pragma unroll
-    for (int c = 0; c < MAX; c++) {
-        if (c < n && w < groups) {
-            load4(x + (size_t)columns[c].row * groups * GROUP + w * GROUP + lane * 4, v[c]);
-            float2 m = group_moments(v[c]);
-            if (lane == 0) moments[c * WARPS + w] = m;
-        }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int c = 0; c < MAX; c++) {
-        if (c < n && w < groups) {
-            normalize(v[c], join_moments(moments + c * WARPS, groups, eps), weight + w * GROUP + lane * 4);
-            int at = (c >> 2) * groups + w;
-            store_digits(v[c], words + at * FRAGMENT, scales + at * 4, c & 3, lane);
-        }
-    }
-    __syncwarp();
-}
-
-// What becomes of a row's sum `v` in tile `tile`: RoPE and the cache for keys, the cache for values, RoPE for queries,
-// silu(gate) * up. The 16 lanes of a half warp hold the 16 rows of the tile.
-DI void finish_in(const Shape& s, const Layer& l, const Buffers& b, const Column& column, int c, int tile, int row, float v, bool ok) {
-    float pair = __shfl_xor_sync(ALL, v, 1), up = __shfl_xor_sync(ALL, v, 8);
-    if (!ok || !column.live) return;
-    int kv_tiles = s.kv_heads * s.head_dim / ROWS, q_tiles = s.heads * s.head_dim / ROWS;
-    if (tile >= 2 * kv_tiles + q_tiles) {
-        int m = (tile - 2 * kv_tiles - q_tiles) * 8 + row;
-        if (row < 8) __stcg(b.mlp + (size_t)c * s.intermediate + m, __fmul_rn(__fdiv_rn(v, __fadd_rn(1.f, exp_plain(-v))), up));
-        return;
-    }
-    bool value = tile >= kv_tiles && tile < 2 * kv_tiles, query = tile >= 2 * kv_tiles;
-    int n = (query ? tile - 2 * kv_tiles : value ? tile - kv_tiles : tile) * ROWS + row;
-    int head = n / s.head_dim, d = n % s.head_dim;
-    if (l.rope && !value) {
-        float2 r = __ldg(l.rope + (size_t)column.position * (s.head_dim / 2) + d / 2);
-        float own = __fmul_rn(v, r.x), other = __fmul_rn(pair, r.y);
-        v = (d & 1) ? __fadd_rn(other, own) : __fsub_rn(own, other);
-    }
-    if (query) {
-        __stcg(b.q + (size_t)c * s.heads * s.head_dim + n, v);
-    } else {
-        size_t at = (((size_t)column.slot * s.kv_heads + head) * s.positions + column.position) * s.head_dim + d;
-        (value ? l.v : l.k)[at] = __float2half_rn(v);
-    }
-}
-
-// Rounds the MLP groups that became complete: the block that brings the 16th tile of a group rounds it for every column.
-// `tile` is the block's i-th of `tiles`, `first_mlp` the first gate/up tile. All threads call it, after finish_in.
-template <class TileOf> DI void round_mlp(const Shape& s, const Buffers& b, int columns, int first_mlp, int tiles, TileOf tile_of, int* complete) {
-    int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    __syncthreads();
-    if (threadIdx.x < tiles) {
-        int t = tile_of(threadIdx.x) - first_mlp;
-        complete[threadIdx.x] = t >= 0 && arrive_last(b.mlp_arrivals + t / 16, 16) ? t / 16 : -1;
-    }
-    __syncthreads();
-    for (int i = w; i < tiles * columns; i += WARPS) {
-        int g = complete[i / columns], c = i % columns;
-        if (g < 0 || !b.columns[c].live) continue;
-        float v[4];
-        load4(b.mlp + (size_t)c * s.intermediate + g * GROUP + lane * 4, v);
-        int at = (c >> 2) * b.inner.groups + g;
-        store_digits(v, b.inner.words + at * FRAGMENT, b.inner.scales + at * 4, c & 3, lane);
-    }
-}
 
 // Grid: any number of blocks; block: 512 threads. Columns: at most 4 * NT. Dynamic shared memory: see `narrow_in_bytes`.
 template <int NT> DI void project_in_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns, int tiles, int round) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float2 moments[4 * NT * WARPS];
-    __shared__ int complete[64];
+    __shared__ Column shared_columns[4 * NT];
     const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
     uint32_t* words = reinterpret_cast<uint32_t*>(shared);                       // [NT][groups][256]
     float2* scales = reinterpret_cast<float2*>(words + NT * groups * FRAGMENT);  // [NT][groups][4]
-    float* part = reinterpret_cast<float*>(scales + NT * groups * 4);            // [round][groups][columns][16]
+    uint8_t* slots = reinterpret_cast<uint8_t*>(scales + NT * groups * 4);       // [16 warps][RING_BYTES]
+    float* part = reinterpret_cast<float*>(slots + WARPS * RING_BYTES);          // [round][groups][columns][16]
     launch_dependents();
     const int n = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;  // tiles of this block
     const uint8_t* mine = l.in + ((size_t)blockIdx.x * groups + w) * TILE4;
     const size_t step = (size_t)gridDim.x * groups * TILE4;
-    Tile4 ring[RING];
-#pragma unroll
-    for (int d = 0; d < RING; d++)
-        if (d < n && w < groups) ring[d] = load_tile4(mine + d * step, lane);
+    Ring ring = {slots + w * RING_BYTES, 0};
+    for (int d = 0; d < RING; d++) ring_push(ring, d, d < n && w < groups ? mine + d * step : nullptr, lane);
     wait_prerequisites();
     if (!any_live(b.columns, columns)) return;
-    norm_digits<4 * NT>(b.x, b.columns, columns, l.norm, groups, s.eps, moments, words, scales, w, lane);
+    if (threadIdx.x < columns) shared_columns[threadIdx.x] = b.columns[threadIdx.x];
+    norm_digits<4 * NT>([] { __syncthreads(); }, b.x, b.columns, columns, l.norm, groups, s.eps, moments, words, scales, w, lane);
     uint32_t x[NT][8];
     float2 sx[NT];
 #pragma unroll
@@ -148,37 +37,28 @@ template <int NT> DI void project_in_narrow(const Shape& s, const Layer& l, cons
         if (w < groups) load_fragment(words + at * FRAGMENT, lane, columns - 4 * nt, x[nt]);
         sx[nt] = w < groups && nt * 4 + (lane & 3) < columns ? scales[at * 4 + (lane & 3)] : make_float2(0, 0);
     }
-    const int first_mlp = (2 * s.kv_heads + s.heads) * s.head_dim / ROWS;
     auto tile_of = [&](int i) { return (int)blockIdx.x + i * (int)gridDim.x; };
-    for (int first = 0; first < n; first += round) {  // `round` is a multiple of RING
+    for (int first = 0; first < n; first += round) {
         int last = min(first + round, n);
         if (w < groups) {
-            for (int i = first; i < last; i += RING) {
+            for (int i = first; i < last; i++) {
+                Tile4 t = ring_take(ring, i + RING < n ? mine + (i + RING) * step : nullptr, lane);
 #pragma unroll
-                for (int d = 0; d < RING; d++) {
-                    if (i + d >= last) break;
-                    Tile4 t = ring[d];
-                    if (i + d + RING < n) ring[d] = load_tile4(mine + (i + d + RING) * step, lane);
-#pragma unroll
-                    for (int nt = 0; nt < NT; nt++) {
-                        float p[2] = {0, 0};
-                        fold_tile4(t, x[nt], sx[nt], p);
-                        int c = nt * 4 + (lane & 3);
-                        float* to = part + (((i + d - first) * groups + w) * columns + c) * ROWS + (lane >> 2);
-                        if (c < columns) to[0] = p[0], to[8] = p[1];
-                    }
+                for (int nt = 0; nt < NT; nt++) {
+                    float p[2] = {0, 0};
+                    fold_tile4(t, x[nt], sx[nt], p);
+                    int c = nt * 4 + (lane & 3);
+                    float* to = part + (((i - first) * groups + w) * columns + c) * ROWS + (lane >> 2);
+                    if (c < columns) to[0] = p[0], to[8] = p[1];
                 }
             }
         }
         __syncthreads();
-        int outputs = (last - first) * columns * ROWS;
-        for (int j = threadIdx.x; j < ((outputs + 31) & ~31); j += THREADS) {
-            int i = (j >> 4) / columns, c = (j >> 4) % columns, row = j & 15;
-            bool ok = j < outputs;
-            float v = ok ? sum_warps(part + (i * groups * columns + c) * ROWS + row, columns * ROWS, groups) : 0.f;
-            finish_in(s, l, b, b.columns[ok ? c : 0], c, tile_of(first + i), row, v, ok);
-        }
-        round_mlp(s, b, columns, first_mlp, last - first, [&](int i) { return tile_of(first + i); }, complete);
+        for (int i = first + w; i < last; i += WARPS)
+            finish_tile(s, l, b, shared_columns, columns, groups, part + (i - first) * groups * columns * ROWS, tile_of(i), lane, [&](int g, int last_tile) {
+                if (last_tile)
+                    for (int c = 0; c < columns; c++) round_mlp_group(s, b, c, g, lane);
+            });
         if (last < n) __syncthreads();
     }
 }
@@ -210,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_columns(const __grid_
 extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
                                                                          const __grid_constant__ Buffers b, int columns, int tiles) {
     extern __shared__ __align__(16) uint8_t in_shared[];
-    __shared__ int complete[64];
+    __shared__ int complete[2];
     const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31, pairs = (tiles + 1) / 2;
     float* part = reinterpret_cast<float*>(in_shared);
     launch_dependents();
@@ -254,7 +134,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wide(const _
             }
             __syncthreads();
         }
-        round_mlp(s, b, columns, first_mlp, rows, [&](int i) { return pair * 2 + i; }, complete);
+        if (threadIdx.x < rows) {
+            int t = pair * 2 + threadIdx.x - first_mlp;
+            complete[threadIdx.x] = t >= 0 && arrive_last(b.mlp_arrivals + t / 16, 16) ? t / 16 : -1;
+        }
+        __syncthreads();
+        for (int i = w; i < rows * columns; i += WARPS)
+            if (complete[i % rows] >= 0) round_mlp_group(s, b, i / rows, complete[i % rows], lane);
     }
 }
 
@@ -262,58 +148,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wide(const _
 // x[row] = (x[row] + o_proj(attention)) + down_proj(inner).
 template <int NT> DI void project_out_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns) {
     __shared__ float part[2][WARPS][4 * NT][ROWS];
-    constexpr int AHEAD = NT == 1 ? RING : 2;  // fragments requested ahead; registers forbid more for 8 columns
+    extern __shared__ __align__(16) uint8_t shared[];  // [16 warps][RING_BYTES]
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
     const int down = b.inner.groups, o = b.attention.groups;
     const int n_down = w < down ? (down - w + WARPS - 1) / WARPS : 0, n_o = w < o ? (o - w + WARPS - 1) / WARPS : 0, n = n_down + n_o;
     const uint8_t* mine = l.out + (size_t)blockIdx.x * (down + o) * TILE4;
-    auto tile_at = [&](int i) { return mine + (size_t)(i < n_down ? w + i * WARPS : down + w + (i - n_down) * WARPS) * TILE4; };
+    auto tile_at = [&](int i) { return i < n ? mine + (size_t)(i < n_down ? w + i * WARPS : down + w + (i - n_down) * WARPS) * TILE4 : nullptr; };
     launch_dependents();
-    Tile4 ring[RING];
-#pragma unroll
-    for (int d = 0; d < RING; d++)
-        if (d < n) ring[d] = load_tile4(tile_at(d), lane);
+    Ring ring = {shared + w * RING_BYTES, 0};
+    for (int d = 0; d < RING; d++) ring_push(ring, d, tile_at(d), lane);
     wait_prerequisites();
     if (!any_live(b.columns, columns)) return;
-    uint32_t x[AHEAD][NT][8];
-    float2 sx[AHEAD][NT];
-    auto fetch = [&](int i, uint32_t (&xi)[NT][8], float2 (&si)[NT]) {
-        const Digits& from = i < n_down ? b.inner : b.attention;
-        int g = i < n_down ? w + i * WARPS : w + (i - n_down) * WARPS;
+    float p[NT][2] = {};
+    auto leave = [&](int which) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            int at = nt * from.groups + g;
-            load_fragment(from.words + at * FRAGMENT, lane, columns - 4 * nt, xi[nt]);
-            si[nt] = nt * 4 + t < columns ? from.scales[at * 4 + t] : make_float2(0, 0);
-        }
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) part[which][w][nt * 4 + t][(lane >> 2) + 8 * r] = p[nt][r], p[nt][r] = 0;
     };
-#pragma unroll
-    for (int d = 0; d < AHEAD; d++)
-        if (d < n) fetch(d, x[d], sx[d]);
-    float p[NT][2] = {}, p_down[NT][2] = {};
-    for (int i = 0; i < n; i += RING) {
-#pragma unroll
-        for (int d = 0; d < RING; d++) {
-            if (i + d >= n) break;
-            if (i + d == n_down) {
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++) p_down[nt][0] = p[nt][0], p_down[nt][1] = p[nt][1], p[nt][0] = p[nt][1] = 0;
-            }
-            Tile4 tile = ring[d];
-            if (i + d + RING < n) ring[d] = load_tile4(tile_at(i + d + RING), lane);
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) fold_tile4(tile, x[d % AHEAD][nt], sx[d % AHEAD][nt], p[nt]);
-            if (i + d + AHEAD < n) fetch(i + d + AHEAD, x[d % AHEAD], sx[d % AHEAD]);
-        }
-    }
-    bool o_last = n_o > 0;  // a warp without o groups never met i == n_down
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            part[0][w][nt * 4 + t][(lane >> 2) + 8 * r] = o_last ? p[nt][r] : 0.f;
-            part[1][w][nt * 4 + t][(lane >> 2) + 8 * r] = o_last ? p_down[nt][r] : p[nt][r];
-        }
+    fold_groups<NT>(ring, b.inner, n_down, columns, w, lane, [&](int i) { return tile_at(i); }, p);
+    leave(1);
+    fold_groups<NT>(ring, b.attention, n_o, columns, w, lane, [&](int i) { return tile_at(n_down + i); }, p);
+    leave(0);
     __syncthreads();
     for (int j = threadIdx.x; j < columns * ROWS; j += THREADS) {
         int c = j >> 4, row = j & 15;
@@ -375,127 +231,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const 
     }
 }
 
-// Attention of one column for the query heads of one key/value head, split over chunks of 64 positions counted from 0.
-// Grid: (kv_heads, splits, columns); block: 128 threads; block y takes chunks y, y + splits, ... The last block to finish
-// joins the chunks in index order and rounds the result. D: head_dim, Q: query heads a key/value head.
+// Grid: (kv_heads, splits, columns); block: 128 threads. Block y takes chunks y, y + splits, ...
 template <int D, int Q> DI void attend(const Shape& s, const Layer& l, const Buffers& b) {
-    constexpr int LANES = D / 8, AT_ONCE = 32 / LANES, STEPS = 16 / AT_ONCE;  // lanes a position; positions a load; loads a warp
-    __shared__ float score[Q][CHUNK];
-    __shared__ float out[4][Q][D];
-    __shared__ float2 ml[Q][MAX_CHUNKS];
-    __shared__ bool last;
-    const int tid = threadIdx.x, w = tid >> 5, lane = tid & 31, sub = lane / LANES, d0 = lane % LANES * 8;
-    const int kv = blockIdx.x, c = blockIdx.z;
+    __shared__ AttentionScratch<D, Q> scratch;
+    const int tid = threadIdx.x, kv = blockIdx.x, c = blockIdx.z;
     launch_dependents();
     wait_prerequisites();
     const Column column = b.columns[c];
     if (!column.live) return;
-    const int first = l.window ? max(0, column.position - l.window + 1) : 0;
-    const int first_chunk = first / CHUNK, last_chunk = column.position / CHUNK, chunks = (s.positions + CHUNK - 1) / CHUNK;
-    const size_t base = ((size_t)column.slot * s.kv_heads + kv) * s.positions;
+    const Range range = seen(l, column.position);
     float q[Q][8];
-#pragma unroll
-    for (int h = 0; h < Q; h++) {
-        const float* from = b.q + ((size_t)c * s.heads + kv * Q + h) * D + d0;
-        float4 a = __ldcg(reinterpret_cast<const float4*>(from)), e = __ldcg(reinterpret_cast<const float4*>(from + 4));
-        q[h][0] = a.x, q[h][1] = a.y, q[h][2] = a.z, q[h][3] = a.w, q[h][4] = e.x, q[h][5] = e.y, q[h][6] = e.z, q[h][7] = e.w;
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[h][i] *= s.scale;
-    }
-    for (int chunk = first_chunk + blockIdx.y; chunk <= last_chunk; chunk += gridDim.y) {
-        uint4 k[STEPS], v[STEPS];
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            int p = chunk * CHUNK + w * 16 + i * AT_ONCE + sub;
-            bool valid = p >= first && p <= column.position;
-            k[i] = valid ? __ldcg(reinterpret_cast<const uint4*>(l.k + (base + p) * D + d0)) : make_uint4(0, 0, 0, 0);
-            v[i] = valid ? __ldcg(reinterpret_cast<const uint4*>(l.v + (base + p) * D + d0)) : make_uint4(0, 0, 0, 0);
-        }
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            int in_chunk = w * 16 + i * AT_ONCE + sub, p = chunk * CHUNK + in_chunk;
-            const __half2* pairs = reinterpret_cast<const __half2*>(&k[i]);
-#pragma unroll
-            for (int h = 0; h < Q; h++) {
-                float dot = 0;
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float2 kj = __half22float2(pairs[j]);
-                    dot = __fmaf_rn(q[h][2 * j], kj.x, dot);
-                    dot = __fmaf_rn(q[h][2 * j + 1], kj.y, dot);
-                }
-#pragma unroll
-                for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(ALL, dot, o);
-                if (d0 == 0) score[h][in_chunk] = p >= first && p <= column.position ? dot : -INFINITY;
-            }
-        }
-        __syncthreads();
-        for (int h = w; h < Q; h += 4) {
-            float a = score[h][lane], e = score[h][lane + 32], m = fmaxf(a, e);
-#pragma unroll
-            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(ALL, m, o));
-            a = a == -INFINITY ? 0.f : exp_plain(a - m), e = e == -INFINITY ? 0.f : exp_plain(e - m);
-            score[h][lane] = a, score[h][lane + 32] = e;
-            float sum = sum_lanes(a + e);
-            if (lane == 0) __stcg(b.partial_ml + (((size_t)c * s.kv_heads + kv) * chunks + chunk) * Q + h, make_float2(m, sum));
-        }
-        __syncthreads();
-        float acc[Q][8] = {};
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const __half2* pairs = reinterpret_cast<const __half2*>(&v[i]);
-#pragma unroll
-            for (int h = 0; h < Q; h++) {
-                float p = score[h][w * 16 + i * AT_ONCE + sub];
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float2 vj = __half22float2(pairs[j]);
-                    acc[h][2 * j] = __fmaf_rn(p, vj.x, acc[h][2 * j]);
-                    acc[h][2 * j + 1] = __fmaf_rn(p, vj.y, acc[h][2 * j + 1]);
-                }
-            }
-        }
-#pragma unroll
-        for (int h = 0; h < Q; h++)
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-#pragma unroll
-                for (int o = LANES; o < 32; o <<= 1) acc[h][j] += __shfl_xor_sync(ALL, acc[h][j], o);
-                if (sub == 0) out[w][h][d0 + j] = acc[h][j];
-            }
-        __syncthreads();
-        float* to = b.partial + (((size_t)c * s.kv_heads + kv) * chunks + chunk) * Q * D;
-        for (int i = tid; i < Q * D; i += 128) {
-            const float* o = &out[0][0][0] + i;
-            __stcg(to + i, ((o[0] + o[Q * D]) + o[2 * Q * D]) + o[3 * Q * D]);
-        }
-    }
-    __syncthreads();
-    if (tid == 0) last = arrive_last(b.attention_arrivals + c * s.kv_heads + kv, gridDim.y);
-    __syncthreads();
-    if (!last) return;
-    const int n = last_chunk - first_chunk + 1;
-    const size_t at = ((size_t)c * s.kv_heads + kv) * chunks + first_chunk;
-    for (int i = tid; i < n * Q; i += 128) ml[i % Q][i / Q] = __ldcg(b.partial_ml + at * Q + i);
-    __syncthreads();
-    constexpr int GROUPS = Q * D / GROUP;
-    for (int g = w; g < GROUPS; g += 4) {
-        const int i0 = g * GROUP + lane * 4, h = i0 / D;  // the lane's four of the Q * D outputs
-        float m = -INFINITY, sum = 0, o[4] = {0, 0, 0, 0};
-        for (int i = 0; i < n; i++) m = fmaxf(m, ml[h][i].x);
-#pragma unroll 4
-        for (int i = 0; i < n; i++) {
-            float e = exp_plain(ml[h][i].x - m), part[4];
-            load4(b.partial + (at + i) * Q * D + i0, part);
-            sum = __fmaf_rn(e, ml[h][i].y, sum);
-#pragma unroll
-            for (int j = 0; j < 4; j++) o[j] = __fmaf_rn(e, part[j], o[j]);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) o[j] = __fdiv_rn(o[j], sum);
-        int to = (c >> 2) * b.attention.groups + kv * GROUPS + g;
-        store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane);
-    }
+    load_queries<D, Q>(s, b, c, kv, tid % (D / 8) * 8, q);
+    for (int chunk = range.first_chunk + blockIdx.y; chunk <= range.last_chunk; chunk += gridDim.y)
+        attend_chunk<D, Q>(s, l, b, scratch, column, range, c, kv, chunk, q, tid);
+    team_sync();
+    if (tid == 0) scratch.last = arrive_last(b.attention_arrivals + c * s.kv_heads + kv, gridDim.y);
+    team_sync();
+    if (scratch.last) join_chunks<D, Q>(s, b, scratch, range, c, kv, tid, [] {});
 }
 
 #define KERNEL extern "C" __global__ void
