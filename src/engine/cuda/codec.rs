@@ -277,7 +277,7 @@ impl Builder<'_> {
         };
         let first = norm(self, "input_layernorm")?;
         let qkv = self.linear(&qkv_weights, 3 * width, hidden, x, first)?;
-        let ring = self.slots * config.sliding_window * width;
+        let ring = self.slots * ring_rows(config) * width;
         let attended = self.tensor(UPSAMPLING * width)?;
         let (keys, values) = (self.zeros(ring)?, self.zeros(ring)?);
         self.steps.push(Step::Attend(Attend { qkv: qkv.at, keys, values, y: attended.at, frequencies }));
@@ -311,6 +311,11 @@ impl Builder<'_> {
         }
         self.plain_conv(&name(index + 1), [channels, 1, config.last_kernel_size], x, elu)
     }
+}
+
+/// Positions the ring of keys and values holds: all that the newest of a frame's positions and the oldest one see.
+fn ring_rows(config: &CodecConfig) -> usize {
+    (config.sliding_window + UPSAMPLING - 1).next_multiple_of(4)
 }
 
 /// Checks that the kernels cover a codec.
@@ -492,7 +497,8 @@ impl Codec {
             }
             Step::Attend(Attend { qkv, keys, values, y, frequencies }) => {
                 let (heads, dim, window) = (config.num_attention_heads, config.head_dim, config.sliding_window);
-                let [heads_arg, dim_arg, ring, window_arg] = [heads, dim, window, window].map(|n| n as i32);
+                let rows = ring_rows(config);
+                let [heads_arg, dim_arg, ring, window_arg] = [heads, dim, rows, window].map(|n| n as i32);
                 let arguments = [
                     pointer(&self.streams),
                     pointer(qkv),
@@ -500,14 +506,13 @@ impl Codec {
                     pointer(values),
                     pointer(y),
                     pointer(frequencies),
-                    pointer(&stride),
                     pointer(&heads_arg),
                     pointer(&dim_arg),
                     pointer(&ring),
                     pointer(&window_arg),
                 ];
-                let shared = (window + 2 * dim) * 4;
-                self.launch(device, stream, &self.attend, [heads, columns, 1], 128, shared, &arguments, start)
+                let shared = UPSAMPLING * (rows + dim) * 4;
+                self.launch(device, stream, &self.attend, [heads, columns, 1], 256, shared, &arguments, start)
             }
             Step::Rows(rows) => {
                 let (t, n, k) = (rows.t as usize, rows.n as usize, rows.k as usize);

@@ -29,14 +29,15 @@ const RING_BYTES: usize = WARPS * 3 * pack::INT4_TILE;
 const PASS_FIXED_BYTES: usize = 32 << 10;
 /// Threads of a block of the persistent kernel.
 const PASS_THREADS: usize = 640;
-/// Columns the wide `project_in` sums at a time, and column tiles of a wide `project_out` block.
-const WIDE_COLUMNS: usize = 32;
+/// Column tiles of a wide block (`WIDE_TILES` of layer.cu).
 const WIDE_TILES: usize = 5;
-/// Positions of an attention split, and the most splits a slot can have.
-const CHUNK: usize = 64;
-const MAX_CHUNKS: usize = 128;
-/// Blocks that share the splits of one key/value head and column.
-const DECODE_SPLITS: usize = 16;
+/// Positions of an attention split (`CHUNK` of layer.cuh), and the most positions of a slot.
+const CHUNK: usize = 16;
+const MAX_POSITIONS: usize = 8192;
+/// Blocks that share the splits of four units of one column.
+const SPLITS: usize = 32;
+/// Columns whose partial results of the attention there is room for.
+const ATTEND_COLUMNS: usize = 16;
 /// Shared memory for the partial sums of the narrow `project_in`.
 const PART_BYTES: usize = 48 << 10;
 
@@ -46,6 +47,7 @@ struct Functions {
     project_out: [Kernel; 2],
     norm_columns: Kernel,
     project_in_wide: Kernel,
+    round_columns: Kernel,
     project_out_wide: Kernel,
     attend: Kernel,
     scores: Kernel,
@@ -109,9 +111,9 @@ fn check(export: &Export, slots: usize, positions: usize) -> Result<()> {
         return refuse(format!("hidden_size {}; up to {} is supported", config.hidden_size, WARPS * GROUP));
     }
     let shared = config.num_attention_heads / config.num_key_value_heads;
-    if !matches!((config.head_dim, shared), (64 | 128, 2 | 4)) {
+    if !matches!(config.head_dim, 64 | 128) || !(shared * config.head_dim).is_multiple_of(GROUP) {
         let found = format!("head_dim {} with {shared} query heads a key/value head", config.head_dim);
-        return refuse(format!("{found}; head_dim 64 or 128 with 2 or 4 is supported"));
+        return refuse(format!("{found}; head_dim 128, or 64 with an even number of them, is supported"));
     }
     if config.num_quantizers > kernels::FRAME {
         return refuse(format!("num_quantizers {}; up to {} is supported", config.num_quantizers, kernels::FRAME));
@@ -119,9 +121,8 @@ fn check(export: &Export, slots: usize, positions: usize) -> Result<()> {
     if slots == 0 || slots > MAX_COLUMNS {
         return Err(Error::input("slots", format!("expected 1 to {MAX_COLUMNS}, found {slots}")));
     }
-    if positions == 0 || positions > MAX_CHUNKS * CHUNK {
-        let most = MAX_CHUNKS * CHUNK;
-        return Err(Error::input("positions", format!("expected 1 to {most}, found {positions}")));
+    if positions == 0 || positions > MAX_POSITIONS {
+        return Err(Error::input("positions", format!("expected 1 to {MAX_POSITIONS}, found {positions}")));
     }
     Ok(())
 }
@@ -141,7 +142,7 @@ fn check_memory(device: &Device, export: &Export, kv: KvShape) -> Result<()> {
     });
     let cache = kv.elements() * 4;
     let chunks = kv.positions.div_ceil(CHUNK);
-    let working = MAX_COLUMNS * config.query_size() * chunks * 4 + (128 << 20);
+    let working = ATTEND_COLUMNS * config.query_size() * chunks * 4 + (128 << 20);
     let needed = weights + codec + cache + working;
     let (free, total) = device.memory()?;
     if needed > free {
@@ -200,10 +201,10 @@ impl Decoder {
             hidden: arena.digits(config.hidden_size)?,
             attention: arena.digits(config.query_size())?,
             inner: arena.digits(config.intermediate_size)?,
-            partial: arena.zeros(MAX_COLUMNS * config.query_size() * chunks * 4)?,
-            partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * chunks * 8)?,
+            partial: arena.zeros(ATTEND_COLUMNS * config.query_size() * chunks * 4)?,
+            partial_ml: arena.zeros(ATTEND_COLUMNS * config.num_attention_heads * chunks * 8)?,
             mlp_arrivals: arena.zeros(config.intermediate_size / GROUP * 4)?,
-            attention_arrivals: arena.zeros(MAX_COLUMNS * config.num_key_value_heads * 4)?,
+            attention_arrivals: arena.zeros(MAX_COLUMNS * config.query_size() / GROUP * 4)?,
             columns,
         };
         let head_buffers = HeadBuffers {
@@ -215,14 +216,8 @@ impl Decoder {
             sequences: arena.zeros(slots * size_of::<Sequence>())?,
             out: arena.zeros(MAX_COLUMNS * size_of::<FrameOut>())?,
         };
-        let shared = config.num_attention_heads / config.num_key_value_heads;
-        let attend = match (config.head_dim, shared) {
-            (128, 4) => "attend_128_4",
-            (128, _) => "attend_128_2",
-            (_, 4) => "attend_64_4",
-            _ => "attend_64_2",
-        };
-        let [in_4, in_8, out_4, out_8, norm_columns, project_in_wide, project_out_wide, attend, scores, choose] = device
+        let attend = if config.head_dim == 128 { "attend_128" } else { "attend_64" };
+        let [in_4, in_8, out_4, out_8, norm_columns, project_in_wide, round_columns, project_out_wide, attend, scores, choose] = device
             .kernels([
                 "project_in_4",
                 "project_in_8",
@@ -230,6 +225,7 @@ impl Decoder {
                 "project_out_8",
                 "norm_columns",
                 "project_in_wide",
+                "round_columns",
                 "project_out_wide",
                 attend,
                 "scores",
@@ -237,11 +233,10 @@ impl Decoder {
             ])?;
         let rows = config.query_size() + 2 * config.key_value_size() + 2 * config.intermediate_size;
         pass.tiles = (rows / pack::ROWS) as i32;
-        let passes = match (config.head_dim, shared) {
+        let passes = match config.head_dim {
             _ if config.hidden_size / pack::ROWS > device.multiprocessors => None,
-            (128, 4) => Some(device.kernels(["layers_1_128_4", "layers_2_128_4"])?),
-            (64, 2) => Some(device.kernels(["layers_1_64_2", "layers_2_64_2"])?),
-            _ => None,
+            128 => Some(device.kernels(["layers_1_128", "layers_2_128"])?),
+            _ => Some(device.kernels(["layers_1_64", "layers_2_64"])?),
         };
         let mut decoder = Decoder {
             functions: Functions {
@@ -249,6 +244,7 @@ impl Decoder {
                 project_out: [out_4, out_8],
                 norm_columns,
                 project_in_wide,
+                round_columns,
                 project_out_wide,
                 attend,
                 scores,
@@ -391,10 +387,11 @@ impl Decoder {
         if columns > NARROW_COLUMNS {
             let grid = [columns, 1, 1];
             self.launch(device, stream, &self.functions.norm_columns, layer, (grid, THREADS, 0), &[])?;
-            let shared = 2 * groups * WIDE_COLUMNS * pack::ROWS * 4;
-            let sizes = ([self.blocks.min(self.tiles.div_ceil(2)), 1, 1], THREADS, shared);
+            let sizes = ([self.tiles.div_ceil(8), columns.div_ceil(4 * WIDE_TILES), 1], 128, 0);
             let more = [pointer(&columns_arg), pointer(&tiles_arg)];
-            return self.launch(device, stream, &self.functions.project_in_wide, layer, sizes, &more);
+            self.launch(device, stream, &self.functions.project_in_wide, layer, sizes, &more)?;
+            let sizes = ([self.shape.intermediate as usize / GROUP, columns.div_ceil(4), 1], 128, 0);
+            return self.launch(device, stream, &self.functions.round_columns, layer, sizes, &more[..1]);
         }
         let tile_bytes = groups * columns * pack::ROWS * 4;
         let most = self.tiles.div_ceil(self.blocks);
@@ -419,9 +416,13 @@ impl Decoder {
         positions: usize,
     ) -> Result<()> {
         let positions = if positions == 0 { self.shape.positions as usize } else { positions };
-        let splits = positions.div_ceil(CHUNK).min(DECODE_SPLITS);
-        let sizes = ([self.shape.kv_heads as usize, splits, columns], 128, 0);
-        self.launch(device, stream, &self.functions.attend, layer, sizes, &[])
+        let units = self.buffers.attention.groups as usize;
+        for first in (0..columns).step_by(ATTEND_COLUMNS) {
+            let (count, first_arg) = (ATTEND_COLUMNS.min(columns - first), first as i32);
+            let sizes = ([units.div_ceil(4), positions.div_ceil(CHUNK).min(SPLITS), count], 128, 0);
+            self.launch(device, stream, &self.functions.attend, layer, sizes, &[pointer(&first_arg)])?;
+        }
+        Ok(())
     }
 
     /// o_proj and down_proj, added to the residual stream.
@@ -433,7 +434,7 @@ impl Decoder {
         let columns_arg = columns as i32;
         let (kernel, grid, shared) = if columns > NARROW_COLUMNS {
             let grid = [row_tiles.div_ceil(2), columns.div_ceil(4 * WIDE_TILES), 1];
-            (&self.functions.project_out_wide, grid, 2 * 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4)
+            (&self.functions.project_out_wide, grid, RING_BYTES + 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4)
         } else {
             (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], RING_BYTES)
         };

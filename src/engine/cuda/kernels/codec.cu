@@ -72,7 +72,7 @@ template <int R, int LANES> DI void rows(const Streams& s, const Rows& a) {
     float sum[R] = {};
     if (n < a.n) {
         const float* weights = a.w + (size_t)n * a.k;
-#pragma unroll 2
+#pragma unroll(R == 2 ? 8 : 4)
         for (int k = sub * 4; k < a.k; k += LANES * 4) {
             float4 b = __ldg(reinterpret_cast<const float4*>(weights + k));
 #pragma unroll
@@ -136,15 +136,17 @@ extern "C" __global__ void upsample(const __grid_constant__ Streams s, const flo
     }
 }
 
-// Attention of one head at the `t` new positions of a stream, after rotating queries and keys (half-split pairs) and putting
-// keys and values into the ring. Grid: (heads, columns); block: 128 threads; dim at most 128.
-// qkv: [columns][t][3 * heads * dim]; keys, values: [slots][heads][ring][dim], position p in row p % ring, ring >= window;
-// y: [columns][t][heads * dim]. Dynamic shared memory: ring + 2 * dim floats.
-extern "C" __global__ void __launch_bounds__(128) attend_ring(const __grid_constant__ Streams s, const float* qkv, float* keys, float* values, float* y,
-                                                              const double* frequencies, int t, int heads, int dim, int ring, int window) {
+// Attention of one head at the STEPS new positions of a stream, after rotating queries and keys (half-split pairs) and putting
+// keys and values into the ring. Grid: (heads, columns); block: 256 threads; dim divides 128 and is a multiple of 4.
+// qkv: [columns][STEPS][3 * heads * dim]; keys, values: [slots][heads][ring][dim], position p in row p % ring, ring >= window +
+// STEPS - 1; y: [columns][STEPS][heads * dim]. Dynamic shared memory: STEPS * (dim + ring) floats.
+constexpr int STEPS = 2;
+extern "C" __global__ void __launch_bounds__(256) attend_ring(const __grid_constant__ Streams s, const float* qkv, float* keys, float* values, float* y,
+                                                              const double* frequencies, int heads, int dim, int ring, int window) {
     extern __shared__ __align__(16) float scratch[];
-    __shared__ float reduced[4];
-    float *q = scratch, *acc = q + dim, *score = acc + dim;
+    __shared__ float4 acc[STEPS][256];
+    __shared__ float total[STEPS];
+    float *q = scratch, *score = q + STEPS * dim;
     const int head = blockIdx.x, c = blockIdx.y, tid = threadIdx.x, lane = tid & 31, w = tid >> 5, width = heads * dim;
     launch_dependents();
     wait_prerequisites();
@@ -152,53 +154,67 @@ extern "C" __global__ void __launch_bounds__(128) attend_ring(const __grid_const
     const int slot = s.columns[c].slot, start = s.position[slot];
     float* k_ring = keys + ((size_t)slot * heads + head) * ring * dim;
     float* v_ring = values + ((size_t)slot * heads + head) * ring * dim;
-    for (int step = 0; step < t; step++) {
-        const float* from = qkv + ((size_t)c * t + step) * 3 * width + head * dim;
-        const int p = start + step, row = p % ring;
-        if (tid < dim / 2) {
-            double sine, cosine;
-            sincos(p * frequencies[tid], &sine, &cosine);
-            float cs = (float)cosine, sn = (float)sine;
-            float a = __ldcg(from + tid), b = __ldcg(from + tid + dim / 2);
-            q[tid] = a * cs - b * sn, q[tid + dim / 2] = b * cs + a * sn;
-            a = __ldcg(from + width + tid), b = __ldcg(from + width + tid + dim / 2);
-            k_ring[row * dim + tid] = a * cs - b * sn, k_ring[row * dim + tid + dim / 2] = b * cs + a * sn;
+    for (int i = tid; i < STEPS * dim / 2; i += 256) {
+        const int step = i / (dim / 2), j = i % (dim / 2), row = (start + step) % ring;
+        const float* from = qkv + ((size_t)c * STEPS + step) * 3 * width + head * dim + j;
+        double sine, cosine;
+        sincos((start + step) * frequencies[j], &sine, &cosine);
+        float cs = (float)cosine, sn = (float)sine, a = __ldcg(from), b = __ldcg(from + dim / 2);
+        q[step * dim + j] = a * cs - b * sn, q[step * dim + j + dim / 2] = b * cs + a * sn;
+        a = __ldcg(from + width), b = __ldcg(from + width + dim / 2);
+        k_ring[row * dim + j] = a * cs - b * sn, k_ring[row * dim + j + dim / 2] = b * cs + a * sn;
+        v_ring[row * dim + j] = __ldcg(from + 2 * width), v_ring[row * dim + j + dim / 2] = __ldcg(from + 2 * width + dim / 2);
+    }
+    __syncthreads();
+    const int oldest = max(0, start - window + 1), n = start + STEPS - oldest;  // seen by any of the steps
+    const int lanes = dim / 4, d = tid % lanes * 4, first = tid / lanes, stride = 256 / lanes;  // lanes that share a row of the ring
+    const int rounds = (n + stride - 1) / stride;
+#pragma unroll 4
+    for (int r = 0; r < rounds; r++) {
+        const int i = first + r * stride, p = oldest + i;
+        float4 k = i < n ? *reinterpret_cast<const float4*>(k_ring + p % ring * dim + d) : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            float4 u = *reinterpret_cast<const float4*>(q + step * dim + d);
+            float dot = fmaf(u.w, k.w, fmaf(u.z, k.z, fmaf(u.y, k.y, u.x * k.x)));
+            for (int o = lanes / 2; o; o >>= 1) dot += __shfl_xor_sync(ALL, dot, o);
+            const bool seen = p <= start + step && p > start + step - window;
+            if (i < n && d == 0) score[step * ring + i] = seen ? dot * rsqrtf((float)dim) : -INFINITY;
         }
-        if (tid < dim) v_ring[row * dim + tid] = __ldcg(from + 2 * width + tid);
-        __syncthreads();
-        const int oldest = max(0, p - window + 1), n = p - oldest + 1;
-        float m = -INFINITY;
-        for (int i = tid; i < n; i += 128) {
-            const float4* k = reinterpret_cast<const float4*>(k_ring + (oldest + i) % ring * dim);
-            float dot = 0;
-            for (int d = 0; d < dim / 4; d++) {
-                float4 v = k[d], u = reinterpret_cast<const float4*>(q)[d];
-                dot = fmaf(u.x, v.x, dot), dot = fmaf(u.y, v.y, dot), dot = fmaf(u.z, v.z, dot), dot = fmaf(u.w, v.w, dot);
-            }
-            score[i] = dot * rsqrtf((float)dim);
-            m = fmaxf(m, score[i]);
-        }
+    }
+    __syncthreads();
+    if (w < STEPS) {
+        float *mine = score + w * ring, m = -INFINITY, sum = 0;
+        for (int i = lane; i < n; i += 32) m = fmaxf(m, mine[i]);
         for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(ALL, m, o));
-        if (lane == 0) reduced[w] = m;
-        __syncthreads();
-        m = fmaxf(fmaxf(reduced[0], reduced[1]), fmaxf(reduced[2], reduced[3]));
-        __syncthreads();
-        float sum = 0;
-        for (int i = tid; i < n; i += 128) sum += score[i] = expf(score[i] - m);
-        sum = sum_lanes(sum);
-        if (lane == 0) reduced[w] = sum;
-        __syncthreads();
-        sum = ((reduced[0] + reduced[1]) + reduced[2]) + reduced[3];
-        const int parts = 128 / dim, part = tid / dim, d = tid % dim;  // threads that share a column of the values
-        float o = 0;
-        if (part < parts)
-            for (int i = part; i < n; i += parts) o = fmaf(score[i], v_ring[(oldest + i) % ring * dim + d], o);
-        for (int turn = 0; turn < parts; turn++) {
-            if (part == turn) acc[d] = turn ? acc[d] + o : o;
-            __syncthreads();
+        for (int i = lane; i < n; i += 32) {
+            mine[i] = expf(mine[i] - m);
+            sum += mine[i];
         }
-        if (tid < dim) __stcg(y + ((size_t)c * t + step) * width + head * dim + tid, acc[tid] / sum);
-        __syncthreads();
+        sum = sum_lanes(sum);
+        if (lane == 0) total[w] = sum;
+    }
+    __syncthreads();
+    float4 o[STEPS] = {};
+#pragma unroll 4
+    for (int i = first; i < n; i += stride) {
+        float4 v = *reinterpret_cast<const float4*>(v_ring + (oldest + i) % ring * dim + d);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            float p = score[step * ring + i];
+            o[step].x = fmaf(p, v.x, o[step].x), o[step].y = fmaf(p, v.y, o[step].y);
+            o[step].z = fmaf(p, v.z, o[step].z), o[step].w = fmaf(p, v.w, o[step].w);
+        }
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) acc[step][tid] = o[step];
+    __syncthreads();
+    for (int i = tid; i < STEPS * dim; i += 256) {
+        const int step = i / dim, at = i % dim;
+        const float* from = reinterpret_cast<const float*>(&acc[step][0]) + at;
+        float sum = 0;
+        for (int part = 0; part < stride; part++) sum += from[part * dim];
+        __stcg(y + ((size_t)c * STEPS + step) * width + head * dim + at, sum / total[step]);
     }
 }
 

@@ -175,11 +175,28 @@ DI void fold_tile8(const Tile8& t, const uint32_t (&x)[8], float2 s, float (&p)[
 // Adds the warps' partial sums in index order; `p` points at warp 0's, `stride` floats apart.
 DI float sum_warps(const float* p, int stride, int warps) {
     float y = p[0];
-    for (int w = 1; w < warps; w++) y += p[w * stride];
+    if (warps == WARPS) {
+        float v[WARPS];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) v[w] = p[w * stride];  // all on their way at once
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) y += v[w];
+    } else {
+        for (int w = 1; w < warps; w++) y += p[w * stride];
+    }
     return y;
 }
 
 // ---- rounding activations to digits ------------------------------------------------------------------------------------------
+// x / s, correctly rounded, by two corrections of x * (1 / s) (Markstein, 1990); `inverse` is 1 / s, correctly rounded, and s
+// so large that nothing on the way is subnormal.
+DI float quotient(float x, float s, float inverse) {
+    float q = __fmul_rn(x, inverse);
+    q = __fmaf_rn(__fmaf_rn(-q, s, x), inverse, q);
+    return __fmaf_rn(__fmaf_rn(-q, s, x), inverse, q);
+}
+constexpr float LEAST_FAST_SCALE = 1e-25f;
+
 // A whole warp rounds one group; the lane holds columns 4 lane .. 4 lane + 3. `words` is the fragment of the group's
 // n-tile, `scales` its four pairs, `c` the column within the n-tile.
 DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c, int lane) {
@@ -188,9 +205,12 @@ DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c
     for (int i = 0; i < 4; i++) m = max(m, __float_as_uint(fabsf(v[i])));
     float s = __fdiv_rn(__uint_as_float(__reduce_max_sync(ALL, m)), 32512.f);
     int q[4], sum = 0;
+    const bool fast = s > LEAST_FAST_SCALE && s < INFINITY;
+    const float inverse = fast ? __frcp_rn(s) : 0.f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        q[i] = s > 0.f ? max(-32512, min(32512, __float2int_rn(__fdiv_rn(v[i], s)))) : 0;
+        float x = fast ? quotient(v[i], s, inverse) : __fdiv_rn(v[i], s);
+        q[i] = s > 0.f ? max(-32512, min(32512, __float2int_rn(x))) : 0;
         sum += q[i];
     }
     sum = __reduce_add_sync(ALL, sum);
@@ -256,14 +276,17 @@ DI float2 group_moments(const float (&v)[4]) {
     return make_float2(mean, sum_lanes(m2));
 }
 
-// Joins the groups' moments (Chan et al., 1979), in index order: (mean, 1 / standard deviation).
+// Joins the groups' moments (Chan et al., 1979), in index order: (mean, 1 / standard deviation). `moments` has room for 16.
 DI float2 join_moments(const float2* moments, int groups, float eps) {
     float mean = 0, m2 = 0, between = 0;
-    for (int g = 0; g < groups; g++) mean += moments[g].x;
+#pragma unroll 8
+    for (int g = 0; g < WARPS; g++) mean += g < groups ? moments[g].x : 0.f;
     mean = __fdiv_rn(mean, (float)groups);
-    for (int g = 0; g < groups; g++) {
-        float d = moments[g].x - mean;
-        m2 += moments[g].y;
+#pragma unroll 8
+    for (int g = 0; g < WARPS; g++) {
+        float2 m = g < groups ? moments[g] : make_float2(mean, 0.f);
+        float d = m.x - mean;
+        m2 += m.y;
         between = __fmaf_rn(d, d, between);
     }
     float variance = __fdiv_rn(__fmaf_rn(between, (float)GROUP, m2), (float)(groups * GROUP));

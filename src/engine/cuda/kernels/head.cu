@@ -7,6 +7,7 @@ constexpr int FRAME = 16;             // most tokens of a frame
 constexpr int FAST_K = 128;           // top-k up to here is found through the maxima of 128 classes of rows
 constexpr int CANDIDATES = 2048;      // rows the choice may have to compare
 constexpr int CHOICE_THREADS = 1024;
+constexpr int HELD = 20;              // logits a thread holds: 20,480 rows
 
 // How a sequence ended; as in kernels.rs.
 enum End { RUNNING = 0, STOP_HEAD = 1, AUDIO_END = 2, LENGTH = 3, NOT_FINITE = 4 };
@@ -204,9 +205,9 @@ template <class T> DI T sum_block(T v, T* scratch) {
     __syncthreads();
     if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = v;
     __syncthreads();
-    T sum = scratch[0];
-    for (int w = 1; w < CHOICE_THREADS / 32; w++) sum += scratch[w];
-    return sum;
+    v = scratch[threadIdx.x & 31];
+    for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(ALL, v, o);
+    return v;
 }
 
 struct Choice {
@@ -217,64 +218,70 @@ struct Choice {
     float fscratch[32];
     double score[32];
     int winner[32];
-    int count, bad;
+    int count;
     uint32_t threshold;
 };
 
+// The keys of rows threadIdx.x, threadIdx.x + 1024, ...; 0, below every key of a number, for a masked row and past the end.
+struct Held {
+    uint32_t key[HELD];
+    static __device__ int row(int i) { return threadIdx.x + i * CHOICE_THREADS; }
+};
+
 // Fills `s` with rows among which the k best surely are: those not below the k-th largest of 128 class maxima.
-DI void collect(Choice& s, const float* logits, int count, int masked, int k) {
+DI void collect(Choice& s, const Held& held, int k) {
+    constexpr int SHARE = CHOICE_THREADS / 128;  // threads of a class
     uint32_t best = 0;
-    bool bad = false;
-    for (int r = threadIdx.x; r < count; r += CHOICE_THREADS) {
-        float v = __ldcg(logits + r);
-        bad |= !isfinite(v);
-        if (r != masked) best = max(best, order(v));
-    }
-    for (int o = 1; o < CHOICE_THREADS / 128; o <<= 1) best = max(best, __shfl_xor_sync(ALL, best, o));
-    if (threadIdx.x % (CHOICE_THREADS / 128) == 0) s.best[threadIdx.x / (CHOICE_THREADS / 128)] = best;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) best = max(best, held.key[i]);
+    for (int o = 1; o < SHARE; o <<= 1) best = max(best, __shfl_xor_sync(ALL, best, o));
+    if (threadIdx.x % SHARE == 0) s.best[threadIdx.x / SHARE] = best;
     if (threadIdx.x == 0) s.count = 0;
-    bad = __syncthreads_or(bad);
-    if (threadIdx.x == 0) s.bad = bad;
-    if (threadIdx.x < 128) {
-        int rank = 0;
-        uint32_t mine = s.best[threadIdx.x];
-        for (int i = 0; i < 128; i++) rank += s.best[i] > mine || (s.best[i] == mine && i < threadIdx.x);
-        if (rank == min(k, 128) - 1) s.threshold = mine;
-    }
     __syncthreads();
-    uint32_t threshold = s.threshold;
-    for (int r = threadIdx.x; r < count; r += CHOICE_THREADS) {
-        uint32_t key = order(__ldcg(logits + r));
-        if (r != masked && key >= threshold) {
+    int mine = threadIdx.x / SHARE, rank = 0;
+#pragma unroll
+    for (int j = 0; j < 128 / SHARE; j++) {
+        int i = threadIdx.x % SHARE + j * SHARE;
+        rank += s.best[i] > best || (s.best[i] == best && i < mine);
+    }
+    for (int o = 1; o < SHARE; o <<= 1) rank += __shfl_xor_sync(ALL, rank, o);
+    if (rank == min(k, 128) - 1) s.threshold = best;
+    __syncthreads();
+    const uint32_t threshold = max(1u, s.threshold);
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        if (held.key[i] >= threshold) {
             int at = atomicAdd(&s.count, 1);
-            if (at < CANDIDATES) s.key[at] = key, s.row[at] = r;
+            if (at < CANDIDATES) s.key[at] = held.key[i], s.row[at] = Held::row(i);
         }
     }
     __syncthreads();
 }
 
+DI unsigned long long composite(uint32_t key, int row) { return (unsigned long long)key << 32 | (0xFFFFFFFFu - row); }
+
 // The k-th largest (key, lower row first) by bisection, for large k and for masses of equal logits.
-DI unsigned long long kth(Choice& s, const float* logits, int count, int masked, int k) {
+DI unsigned long long kth(Choice& s, const Held& held, int k) {
     unsigned long long found = 0;
     for (int bit = 63; bit >= 0; bit--) {
         unsigned long long trial = found | 1ull << bit;
         int n = 0;
-        for (int r = threadIdx.x; r < count; r += CHOICE_THREADS)
-            n += r != masked && ((unsigned long long)order(__ldcg(logits + r)) << 32 | (0xFFFFFFFFu - r)) >= trial;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) n += held.key[i] && composite(held.key[i], Held::row(i)) >= trial;
         if (sum_block(n, s.scratch) >= k) found = trial;
     }
     return found;
 }
 
-// Row with the largest logit / temperature + Gumbel noise among the k best; ties go to the lower row.
-DI int choose(Choice& s, const Head& a, const Sequence& seq, const float* logits, int masked) {
+// Row with the largest logit / temperature + Gumbel noise among the k best of `allowed` rows; ties go to the lower row.
+DI int choose(Choice& s, const Sequence& seq, const Held& held, int allowed) {
     const bool greedy = seq.temperature == 0.f;
-    const int k = greedy ? 1 : min(seq.top_k, a.count - (masked >= 0));
-    collect(s, logits, a.count, masked, k);
+    const int k = greedy ? 1 : min(seq.top_k, allowed);
+    collect(s, held, k);
     const bool listed = k <= FAST_K && s.count <= CANDIDATES;
-    const unsigned long long limit = listed ? 0 : kth(s, logits, a.count, masked, k);
+    const unsigned long long limit = listed ? 0 : kth(s, held, k);
     double score = -CUDART_INF;
-    int row = a.count;
+    int row = 1 << 30;
     auto offer = [&](uint32_t key, int r) {
         double noise = 0;
         if (!greedy) {
@@ -291,9 +298,12 @@ DI int choose(Choice& s, const Head& a, const Sequence& seq, const float* logits
             if (rank < k) offer(s.key[i], s.row[i]);
         }
     } else {
-        for (int r = threadIdx.x; r < a.count; r += CHOICE_THREADS) {
-            uint32_t key = order(__ldcg(logits + r));
-            if (r != masked && ((unsigned long long)key << 32 | (0xFFFFFFFFu - r)) >= limit) offer(key, r);
+#pragma unroll 1
+        for (int i = 0; i < HELD; i++) {
+            uint32_t key = 0;
+#pragma unroll
+            for (int j = 0; j < HELD; j++) key = i == j ? held.key[j] : key;  // a constant index keeps the keys in registers
+            if (key && composite(key, Held::row(i)) >= limit) offer(key, Held::row(i));
         }
     }
     auto better = [&](double other, int other_row) {
@@ -302,7 +312,8 @@ DI int choose(Choice& s, const Head& a, const Sequence& seq, const float* logits
     for (int o = 16; o; o >>= 1) better(__shfl_xor_sync(ALL, score, o), __shfl_xor_sync(ALL, row, o));
     if ((threadIdx.x & 31) == 0) s.score[threadIdx.x >> 5] = score, s.winner[threadIdx.x >> 5] = row;
     __syncthreads();
-    for (int w = 0; w < CHOICE_THREADS / 32; w++) better(s.score[w], s.winner[w]);
+    score = s.score[threadIdx.x & 31], row = s.winner[threadIdx.x & 31];
+    for (int o = 16; o; o >>= 1) better(__shfl_xor_sync(ALL, score, o), __shfl_xor_sync(ALL, row, o));
     return row;
 }
 
@@ -334,13 +345,24 @@ extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const 
     const Column column = b.columns[c];
     if (!column.live) return;
     Sequence& seq = b.sequences[column.slot];
-    float z = 0;
+    const bool early = seq.step < a.min_new_tokens;
+    const int masked = early ? a.end_row : -1;
+    Held held;
+    float v[HELD], z = 0;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) v[i] = Held::row(i) < a.count ? __ldcg(b.logits + (size_t)c * a.count + Held::row(i)) : 0.f;
     for (int i = threadIdx.x; i < a.inner; i += CHOICE_THREADS) z += __ldcg(b.stop + c * a.inner + i);
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        bad |= !isfinite(v[i]);
+        held.key[i] = Held::row(i) < a.count && Held::row(i) != masked ? order(v[i]) : 0;
+    }
     z = sum_block(z, s.fscratch) + a.stop_down_bias;
     const float probability = 1.f / (1.f + expf(-z));
-    const bool early = seq.step < a.min_new_tokens, stop = !early && probability > a.stop_threshold;
-    if (threadIdx.x == 0) s.bad = 0;
-    int row = stop ? a.end_row : choose(s, a, seq, b.logits + (size_t)c * a.count, early ? a.end_row : -1);
+    const bool stop = !early && probability > a.stop_threshold;
+    bad = __syncthreads_or(bad && !stop) || (!early && !isfinite(probability));
+    int row = stop ? a.end_row : choose(s, seq, held, a.count - early);
     row = min(row, a.count - 1);  // no row wins when all are NaN
     __syncthreads();  // everyone has read seq
     const float scale = a.embedding_scale[row];
@@ -351,7 +373,6 @@ extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const 
     out.stop_probability[out.tokens] = probability;
     record(a, seq, out, a.ids[row]);
     seq.step++;
-    const bool bad = s.bad || (!early && !isfinite(probability));
     int end = bad ? NOT_FINITE : stop ? STOP_HEAD : row == a.end_row ? AUDIO_END : seq.step >= seq.max_new ? LENGTH : RUNNING;
     out.end = end;
     if (end) b.columns[c].live = 0;

@@ -6,8 +6,7 @@
 // fold in the same order, so a column's bits do not depend on which kernel ran, nor on its neighbours.
 #include "layer.cuh"
 
-constexpr int WIDE_COLUMNS = 32;      // columns whose partial sums the wide project_in holds in shared memory
-constexpr int WIDE_TILES = 5;         // n-tiles of a project_out block
+constexpr int WIDE_TILES = 5;  // column tiles of a wide block
 
 // Grid: any number of blocks; block: 512 threads. Columns: at most 4 * NT. Dynamic shared memory: see `narrow_in_bytes`.
 template <int NT> DI void project_in_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns, int tiles, int round) {
@@ -85,63 +84,68 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_columns(const __grid_
     }
 }
 
-// Grid: any number of blocks, each takes pairs of row tiles; block: 512 threads. Needs norm_columns before it.
-// Dynamic shared memory: [2][groups][WIDE_COLUMNS][16] floats.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
-                                                                         const __grid_constant__ Buffers b, int columns, int tiles) {
-    extern __shared__ __align__(16) uint8_t in_shared[];
-    __shared__ int complete[2];
-    const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31, pairs = (tiles + 1) / 2;
-    float* part = reinterpret_cast<float*>(in_shared);
+// Grid: (blocks of 8 row tiles, blocks of 4 * WIDE_TILES columns); block: 128 threads. Needs norm_columns before it and
+// round_columns after it. A warp does two row tiles alone: as there are at most 16 groups, the sum of the warps' partial sums
+// is a sum over the groups in order, and one warp can take it without a barrier.
+extern "C" __global__ void __launch_bounds__(128) project_in_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                  const __grid_constant__ Buffers b, int columns, int tiles) {
+    const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
+    const int tile = (blockIdx.x * 4 + w) * 2, from = blockIdx.y * 4 * WIDE_TILES, count = min(4 * WIDE_TILES, columns - from);
     launch_dependents();
-    const int first_mlp = (2 * s.kv_heads + s.heads) * s.head_dim / ROWS;
+    if (tile >= tiles) {
+        wait_prerequisites();
+        return;
+    }
+    const int rows = min(2, tiles - tile);
+    const uint8_t* mine = l.in + (size_t)tile * groups * TILE4;
     Tile4 next[2];
-    auto fetch = [&](int pair) {
+    auto fetch = [&](int g) {
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            if (w < groups && pair * 2 + r < tiles) next[r] = load_tile4(l.in + ((size_t)(pair * 2 + r) * groups + w) * TILE4, lane);
+            if (r < rows) next[r] = load_tile4(mine + (size_t)(r * groups + g) * TILE4, lane);
     };
-    fetch(blockIdx.x);
+    fetch(0);
     wait_prerequisites();
-    for (int pair = blockIdx.x; pair < pairs; pair += gridDim.x) {
-        Tile4 t[2] = {next[0], next[1]};
-        const int rows = min(2, tiles - pair * 2);
-        if (pair + gridDim.x < pairs) fetch(pair + gridDim.x);
-        for (int from = 0; from < columns; from += WIDE_COLUMNS) {
-            int count = min(WIDE_COLUMNS, columns - from);
-            if (w < groups) {
-                for (int nt = 0; nt < (count + 3) / 4; nt++) {
-                    int at = (from / 4 + nt) * groups + w, c = nt * 4 + (lane & 3);
-                    uint32_t x[8];
-                    load_fragment(b.hidden.words + at * FRAGMENT, lane, count - 4 * nt, x);
-                    float2 sx = c < count ? b.hidden.scales[at * 4 + (lane & 3)] : make_float2(0, 0);
+    float y[2][WIDE_TILES][2] = {};
+    for (int g = 0; g < groups; g++) {
+        Tile4 now[2] = {next[0], next[1]};
+        if (g + 1 < groups) fetch(g + 1);
 #pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        float p[2] = {0, 0};
-                        fold_tile4(t[r], x, sx, p);
-                        float* to = part + ((r * groups + w) * WIDE_COLUMNS + c) * ROWS + (lane >> 2);
-                        if (c < count && r < rows) to[0] = p[0], to[8] = p[1];
-                    }
-                }
+        for (int nt = 0; nt < WIDE_TILES; nt++) {
+            if (nt * 4 >= count) break;
+            int at = (from / 4 + nt) * groups + g;
+            uint32_t x[8];
+            load_fragment(b.hidden.words + at * FRAGMENT, lane, count - 4 * nt, x);
+            float2 sx = nt * 4 + t < count ? b.hidden.scales[at * 4 + t] : make_float2(0, 0);
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float p[2] = {0, 0};
+                fold_tile4(now[r], x, sx, p);
+                y[r][nt][0] = g ? y[r][nt][0] + p[0] : p[0], y[r][nt][1] = g ? y[r][nt][1] + p[1] : p[1];
             }
-            __syncthreads();
-            int outputs = rows * count * ROWS;
-            for (int j = threadIdx.x; j < ((outputs + 31) & ~31); j += THREADS) {
-                int r = (j >> 4) / count, c = (j >> 4) % count, row = j & 15;
-                bool ok = j < outputs;
-                float v = ok ? sum_warps(part + (r * groups * WIDE_COLUMNS + c) * ROWS + row, WIDE_COLUMNS * ROWS, groups) : 0.f;
-                finish_in(s, l, b, b.columns[from + (ok ? c : 0)], from + c, pair * 2 + r, row, v, ok);
-            }
-            __syncthreads();
         }
-        if (threadIdx.x < rows) {
-            int t = pair * 2 + threadIdx.x - first_mlp;
-            complete[threadIdx.x] = t >= 0 && arrive_last(b.mlp_arrivals + t / 16, 16) ? t / 16 : -1;
-        }
-        __syncthreads();
-        for (int i = w; i < rows * columns; i += WARPS)
-            if (complete[i % rows] >= 0) round_mlp_group(s, b, i / rows, complete[i % rows], lane);
     }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int nt = 0; nt < WIDE_TILES; nt++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float v = y[r][nt][h], pair = __shfl_xor_sync(ALL, v, 4);
+                int c = nt * 4 + t, row = (lane >> 2) + 8 * h;
+                if (c >= count || r >= rows) continue;
+                const Column column = b.columns[from + c];
+                finish_row(s, l, b, column, place_of(s, l, column, tile + r, row), from + c, tile + r, row, v, pair, y[r][nt][1]);
+            }
+}
+
+// Rounds the MLP activations of many columns. Grid: (groups, blocks of 4 columns); block: 128 threads, a warp a column.
+extern "C" __global__ void __launch_bounds__(128) round_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                const __grid_constant__ Buffers b, int columns) {
+    const int c = blockIdx.y * 4 + (threadIdx.x >> 5);
+    launch_dependents();
+    wait_prerequisites();
+    if (c < columns && b.columns[c].live) round_mlp_group(s, b, c, blockIdx.x, threadIdx.x & 31);
 }
 
 // Grid: hidden / 16 blocks, one row tile each; block: 512 threads. Columns: at most 4 * NT.
@@ -181,73 +185,87 @@ template <int NT> DI void project_out_narrow(const Shape& s, const Layer& l, con
 }
 
 // Grid: (pairs of row tiles, blocks of 4 * WIDE_TILES columns); block: 512 threads.
-// Dynamic shared memory: [2 tiles][2][16 warps][4 * WIDE_TILES columns][16] floats.
+// Dynamic shared memory: rings [16 warps][RING_BYTES], part [2 tiles][16 warps][4 * WIDE_TILES columns][16] floats.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
                                                                           const __grid_constant__ Buffers b, int columns) {
     extern __shared__ __align__(16) uint8_t out_shared[];
-    float* part = reinterpret_cast<float*>(out_shared);
-    constexpr int COLUMNS = 4 * WIDE_TILES;
+    constexpr int COLUMNS = 4 * WIDE_TILES, OUTPUTS = (2 * COLUMNS * ROWS + THREADS - 1) / THREADS;
+    float* part = reinterpret_cast<float*>(out_shared + WARPS * RING_BYTES);
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
     const int down = b.inner.groups, o = b.attention.groups, tiles = s.hidden / ROWS, rows = min(2, tiles - (int)blockIdx.x * 2);
     const int from = blockIdx.y * COLUMNS, count = min(COLUMNS, columns - from);
+    const int n_down = w < down ? (down - w + WARPS - 1) / WARPS : 0, n_o = w < o ? (o - w + WARPS - 1) / WARPS : 0;
     launch_dependents();
+    // the j-th tile: both rows of the warp's first group, of its second ...
+    auto tile_at = [&](int j) -> const uint8_t* {
+        int i = j >> 1, r = j & 1;
+        if (i >= n_down + n_o || r >= rows) return nullptr;
+        return l.out + ((size_t)(blockIdx.x * 2 + r) * (down + o) + (i < n_down ? w + i * WARPS : down + w + (i - n_down) * WARPS)) * TILE4;
+    };
+    Ring ring = {out_shared + w * RING_BYTES, 0};
+    for (int d = 0; d < RING; d++) ring_push(ring, d, tile_at(d), lane);
     wait_prerequisites();
-    auto sums = [&](const Digits& digits, int first_tile, int which) {
+    int taken = 0;
+    auto sums = [&](const Digits& digits, int n, float (&y)[OUTPUTS]) {
         float p[2][WIDE_TILES][2] = {};
-        for (int g = w; g < digits.groups; g += WARPS) {
+        for (int i = 0; i < n; i++) {
             Tile4 tile[2];
 #pragma unroll
-            for (int r = 0; r < 2; r++)
-                if (r < rows) tile[r] = load_tile4(l.out + ((size_t)(blockIdx.x * 2 + r) * (down + o) + first_tile + g) * TILE4, lane);
+            for (int r = 0; r < 2; r++) tile[r] = ring_take(ring, tile_at(taken + RING), lane), taken++;
 #pragma unroll
             for (int nt = 0; nt < WIDE_TILES; nt++) {
                 if (nt * 4 >= count) break;
-                int at = (from / 4 + nt) * digits.groups + g;
+                int at = (from / 4 + nt) * digits.groups + w + i * WARPS;
                 uint32_t x[8];
                 load_fragment(digits.words + at * FRAGMENT, lane, count - 4 * nt, x);
                 float2 sx = nt * 4 + t < count ? digits.scales[at * 4 + t] : make_float2(0, 0);
 #pragma unroll
-                for (int r = 0; r < 2; r++) fold_tile4(tile[r], x, sx, p[r][nt]);
+                for (int r = 0; r < 2; r++)
+                    if (r < rows) fold_tile4(tile[r], x, sx, p[r][nt]);
             }
         }
+        __syncthreads();  // the sums before these have been read
 #pragma unroll
         for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int nt = 0; nt < WIDE_TILES; nt++)
 #pragma unroll
-                for (int h = 0; h < 2; h++)
-                    part[(((r * 2 + which) * WARPS + w) * COLUMNS + nt * 4 + t) * ROWS + (lane >> 2) + 8 * h] = p[r][nt][h];
+                for (int h = 0; h < 2; h++) part[((r * WARPS + w) * COLUMNS + nt * 4 + t) * ROWS + (lane >> 2) + 8 * h] = p[r][nt][h];
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < OUTPUTS; k++) {
+            int j = threadIdx.x + k * THREADS, r = j / (COLUMNS * ROWS), at = j % (COLUMNS * ROWS);
+            y[k] = r < 2 ? sum_warps(part + r * WARPS * COLUMNS * ROWS + at, COLUMNS * ROWS, WARPS) : 0.f;
+        }
     };
-    sums(b.inner, 0, 1);
-    sums(b.attention, down, 0);
-    __syncthreads();
-    for (int j = threadIdx.x; j < rows * count * ROWS; j += THREADS) {
-        int r = (j >> 4) / count, c = (j >> 4) % count, row = j & 15;
-        if (!b.columns[from + c].live) continue;
-        const float* at = part + (r * 2 * WARPS * COLUMNS + c) * ROWS + row;
-        float yo = sum_warps(at, COLUMNS * ROWS, WARPS), yd = sum_warps(at + WARPS * COLUMNS * ROWS, COLUMNS * ROWS, WARPS);
+    float yd[OUTPUTS], yo[OUTPUTS];
+    sums(b.inner, n_down, yd);
+    sums(b.attention, n_o, yo);
+#pragma unroll
+    for (int k = 0; k < OUTPUTS; k++) {
+        int j = threadIdx.x + k * THREADS, r = j / (COLUMNS * ROWS), c = j % (COLUMNS * ROWS) / ROWS, row = j % ROWS;
+        if (r >= rows || c >= count || !b.columns[from + c].live) continue;
         float* to = b.x + (size_t)b.columns[from + c].row * s.hidden + (blockIdx.x * 2 + r) * ROWS + row;
-        __stcg(to, (__ldcg(to) + yo) + yd);
+        __stcg(to, (__ldcg(to) + yo[k]) + yd[k]);
     }
 }
 
-// Grid: (kv_heads, splits, columns); block: 128 threads. Block y takes chunks y, y + splits, ...
-template <int D, int Q> DI void attend(const Shape& s, const Layer& l, const Buffers& b) {
-    __shared__ AttentionScratch<D, Q> scratch;
-    const int tid = threadIdx.x, kv = blockIdx.x, c = blockIdx.z;
+// Attention of columns `first` and up; partial results are indexed from `first`. Grid: (blocks of 4 units, splits, columns); block:
+// 128 threads, a warp a unit; block y takes chunks y, y + splits, ...
+template <int D> DI void attend(const Shape& s, const Layer& l, Buffers b, int first) {
+    const int unit = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, c = first + blockIdx.z;
     launch_dependents();
     wait_prerequisites();
     const Column column = b.columns[c];
-    if (!column.live) return;
+    if (!column.live || unit >= units(s)) return;
+    b.partial -= (size_t)first * units(s) * all_chunks(s) * GROUP;
+    b.partial_ml -= (size_t)first * units(s) * all_chunks(s) * (GROUP / D);
     const Range range = seen(l, column.position);
-    float q[Q][8];
-    load_queries<D, Q>(s, b, c, kv, tid % (D / 8) * 8, q);
     for (int chunk = range.first_chunk + blockIdx.y; chunk <= range.last_chunk; chunk += gridDim.y)
-        attend_chunk<D, Q>(s, l, b, scratch, column, range, c, kv, chunk, q, tid);
-    team_sync();
-    if (tid == 0) scratch.last = arrive_last(b.attention_arrivals + c * s.kv_heads + kv, gridDim.y);
-    team_sync();
-    if (scratch.last) join_chunks<D, Q>(s, b, scratch, range, c, kv, tid, [] {});
+        attend_chunk<D>(s, l, b, column, range, c, unit, chunk, lane);
+    int last = 0;
+    if (lane == 0) last = arrive_last(b.attention_arrivals + c * units(s) + unit, gridDim.y);
+    if (__shfl_sync(ALL, last, 0)) join_chunks<D>(s, b, range, c, unit, lane);
 }
 
 #define KERNEL extern "C" __global__ void
@@ -256,7 +274,5 @@ KERNEL __launch_bounds__(THREADS, 1) project_in_4(LAYER, int columns, int tiles,
 KERNEL __launch_bounds__(THREADS, 1) project_in_8(LAYER, int columns, int tiles, int round) { project_in_narrow<2>(s, l, b, columns, tiles, round); }
 KERNEL __launch_bounds__(THREADS, 1) project_out_4(LAYER, int columns) { project_out_narrow<1>(s, l, b, columns); }
 KERNEL __launch_bounds__(THREADS, 1) project_out_8(LAYER, int columns) { project_out_narrow<2>(s, l, b, columns); }
-KERNEL __launch_bounds__(128) attend_128_4(LAYER) { attend<128, 4>(s, l, b); }
-KERNEL __launch_bounds__(128) attend_128_2(LAYER) { attend<128, 2>(s, l, b); }
-KERNEL __launch_bounds__(128) attend_64_4(LAYER) { attend<64, 4>(s, l, b); }
-KERNEL __launch_bounds__(128) attend_64_2(LAYER) { attend<64, 2>(s, l, b); }
+KERNEL __launch_bounds__(128) attend_128(LAYER, int first) { attend<128>(s, l, b, first); }
+KERNEL __launch_bounds__(128) attend_64(LAYER, int first) { attend<64>(s, l, b, first); }

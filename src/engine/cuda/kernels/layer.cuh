@@ -2,8 +2,7 @@
 #pragma once
 #include "common.cuh"
 
-constexpr int CHUNK = 64;             // positions of one attention split, counted from position 0
-constexpr int MAX_CHUNKS = 128;       // 8192 positions
+constexpr int CHUNK = 16;             // positions of one attention split, counted from position 0
 
 struct Layer {
     const uint8_t* in;    // [(k, v, q, gate/up) tiles][hidden groups] int4 tiles; gate and up interleaved 8 + 8 rows
@@ -26,10 +25,10 @@ struct Buffers {
     Digits hidden;        // LayerNorm of x, prepared for the wide project_in
     Digits attention;     // [heads * head_dim] rounded
     Digits inner;         // [intermediate] rounded
-    float* partial;       // [columns][kv_heads][chunks][heads a kv head][head_dim]
-    float2* partial_ml;   // [columns][kv_heads][chunks][heads a kv head] (maximum, sum)
+    float* partial;       // [columns][units][chunks][128]; a unit is 128 columns of the queries
+    float2* partial_ml;   // [columns][units][chunks][128 / head_dim] (maximum, sum)
     unsigned* mlp_arrivals;        // [intermediate / 128]
-    unsigned* attention_arrivals;  // [columns][kv_heads]
+    unsigned* attention_arrivals;  // [columns][units]
     const Column* columns;
 };
 
@@ -66,30 +65,38 @@ template <int MAX, class Sync> DI void norm_digits(Sync sync, const float* x, co
     __syncwarp();
 }
 
-// What becomes of a row's sum `v` in tile `tile`: RoPE and the cache for keys, the cache for values, RoPE for queries,
-// silu(gate) * up. The 16 lanes of a half warp hold the 16 rows of the tile.
-DI void finish_in(const Shape& s, const Layer& l, const Buffers& b, const Column& column, int c, int tile, int row, float v, bool ok) {
-    float pair = __shfl_xor_sync(ALL, v, 1), up = __shfl_xor_sync(ALL, v, 8);
-    if (!ok || !column.live) return;
-    int kv_tiles = s.kv_heads * s.head_dim / ROWS, q_tiles = s.heads * s.head_dim / ROWS;
-    if (tile >= 2 * kv_tiles + q_tiles) {
-        int m = (tile - 2 * kv_tiles - q_tiles) * 8 + row;
+// What becomes of row `row` of tile `tile`, whose sum is v: RoPE and the cache for keys, the cache for values, RoPE for queries,
+// silu(gate) * up. `pair`: the sum of the row that differs in its lowest bit, `up`: of the row 8 further on.
+struct Place {
+    int kind, head, d;  // 0: key, 1: value, 2: query, 3: MLP
+    float2 turn;
+};
+DI Place place_of(const Shape& s, const Layer& l, const Column& column, int tile, int row) {
+    const int dim = s.head_dim == 128 ? 7 : 6, kv = s.kv_heads << dim, n = tile * ROWS + row;  // head_dim is 64 or 128
+    Place p = {n < kv ? 0 : n < 2 * kv ? 1 : n < 2 * kv + (s.heads << dim) ? 2 : 3, 0, 0, {1.f, 0.f}};
+    if (p.kind == 3) return p;
+    const int in_kind = n - p.kind * kv;
+    p.head = in_kind >> dim, p.d = in_kind & ((1 << dim) - 1);
+    if (l.rope && p.kind != 1) p.turn = __ldg(l.rope + ((size_t)column.position << (dim - 1)) + p.d / 2);
+    return p;
+}
+DI void finish_row(const Shape& s, const Layer& l, const Buffers& b, const Column& column, const Place& p, int c, int tile, int row, float v, float pair,
+                   float up) {
+    if (!column.live) return;
+    if (p.kind == 3) {
+        int m = (tile - (2 * s.kv_heads + s.heads) * s.head_dim / ROWS) * 8 + row;
         if (row < 8) __stcg(b.mlp + (size_t)c * s.intermediate + m, __fmul_rn(__fdiv_rn(v, __fadd_rn(1.f, exp_plain(-v))), up));
         return;
     }
-    bool value = tile >= kv_tiles && tile < 2 * kv_tiles, query = tile >= 2 * kv_tiles;
-    int n = (query ? tile - 2 * kv_tiles : value ? tile - kv_tiles : tile) * ROWS + row;
-    int head = n / s.head_dim, d = n % s.head_dim;
-    if (l.rope && !value) {
-        float2 r = __ldg(l.rope + (size_t)column.position * (s.head_dim / 2) + d / 2);
-        float own = __fmul_rn(v, r.x), other = __fmul_rn(pair, r.y);
-        v = (d & 1) ? __fadd_rn(other, own) : __fsub_rn(own, other);
+    if (l.rope && p.kind != 1) {
+        float own = __fmul_rn(v, p.turn.x), other = __fmul_rn(pair, p.turn.y);
+        v = (p.d & 1) ? __fadd_rn(other, own) : __fsub_rn(own, other);
     }
-    if (query) {
-        __stcg(b.q + (size_t)c * s.heads * s.head_dim + n, v);
+    if (p.kind == 2) {
+        __stcg(b.q + ((size_t)c * s.heads + p.head) * s.head_dim + p.d, v);
     } else {
-        size_t at = (((size_t)column.slot * s.kv_heads + head) * s.positions + column.position) * s.head_dim + d;
-        (value ? l.v : l.k)[at] = __float2half_rn(v);
+        size_t at = (((size_t)column.slot * s.kv_heads + p.head) * s.positions + column.position) * s.head_dim + p.d;
+        (p.kind == 1 ? l.v : l.k)[at] = __float2half_rn(v);
     }
 }
 
@@ -100,8 +107,11 @@ template <class Complete> DI void finish_tile(const Shape& s, const Layer& l, co
     for (int c0 = 0; c0 < columns; c0 += 2) {
         int c = c0 + (lane >> 4), row = lane & 15;
         bool ok = c < columns;
+        const Column& column = shared_columns[ok ? c : 0];
+        const Place place = place_of(s, l, column, tile, row);
         float v = ok ? sum_warps(part + c * ROWS + row, columns * ROWS, groups) : 0.f;
-        finish_in(s, l, b, shared_columns[ok ? c : 0], c, tile, row, v, ok);
+        float pair = __shfl_xor_sync(ALL, v, 1), up = __shfl_xor_sync(ALL, v, 8);
+        if (ok) finish_row(s, l, b, column, place, c, tile, row, v, pair, up);
     }
     const int first_mlp = (2 * s.kv_heads + s.heads) * s.head_dim / ROWS;
     if (tile < first_mlp) return;
@@ -149,149 +159,123 @@ template <int NT, class TileAt> DI void fold_groups(Ring& ring, const Digits& fr
 }
 
 // ---- attention ---------------------------------------------------------------------------------------------------------------
-// 128 threads work on the query heads of one key/value head of one column. Positions are split into chunks of 64 counted from
-// 0, each with its own maximum, sum and output; the last team to finish joins the chunks in index order and rounds the result.
-// D: head_dim, Q: query heads a key/value head.
-constexpr int TEAM = 128, TEAM_BARRIER = 4;
-DI void team_sync() { asm volatile("bar.sync %0, %1;" ::"n"(TEAM_BARRIER), "n"(TEAM) : "memory"); }
-
-template <int D, int Q> struct AttentionScratch {
-    float score[Q][CHUNK];
-    float out[4][Q][D];
-    float2 ml[Q][MAX_CHUNKS];
-    int last;
-};
-
+// A warp works on one unit, 128 columns of the queries (one head of 128, or two of 64), of one column and one chunk of 16
+// positions, counted from position 0. Each chunk leaves its own maximum, sum and output; the warp that finishes the last chunk of
+// a unit joins them in index order and rounds the result, which is one group. No barriers, no shared memory.
 struct Range {
     int first, first_chunk, last_chunk;  // oldest position seen, its chunk, the newest position's chunk
+    __device__ int chunks() const { return last_chunk - first_chunk + 1; }
 };
 DI Range seen(const Layer& l, int position) {
     int first = l.window ? max(0, position - l.window + 1) : 0;
     return {first, first / CHUNK, position / CHUNK};
 }
+DI int units(const Shape& s) { return s.heads * s.head_dim / GROUP; }
+DI int all_chunks(const Shape& s) { return (s.positions + CHUNK - 1) / CHUNK; }
 
-// The queries a lane multiplies: 8 columns from d0 of every head, scaled.
-template <int D, int Q> DI void load_queries(const Shape& s, const Buffers& b, int c, int kv, int d0, float (&q)[Q][8]) {
+template <int D> DI void attend_chunk(const Shape& s, const Layer& l, const Buffers& b, const Column& column, const Range& range, int c, int unit, int chunk,
+                                      int lane) {
+    constexpr int H = GROUP / D, LANES = D / 8, AT_ONCE = 32 / LANES, STEPS = CHUNK / AT_ONCE;  // heads; lanes a position; positions a load; loads
+    const int sub = lane / LANES, d0 = lane % LANES * 8, kv = unit * H * s.kv_heads / s.heads;
+    const size_t base = (((size_t)column.slot * s.kv_heads + kv) * s.positions + chunk * CHUNK) * D + d0;
+    const size_t at = ((size_t)c * units(s) + unit) * all_chunks(s) + chunk;
+    uint4 k[STEPS], v[STEPS];
+    bool valid[STEPS];
 #pragma unroll
-    for (int h = 0; h < Q; h++) {
-        const float* from = b.q + ((size_t)c * s.heads + kv * Q + h) * D + d0;
-        float4 a = __ldcg(reinterpret_cast<const float4*>(from)), e = __ldcg(reinterpret_cast<const float4*>(from + 4));
-        q[h][0] = a.x, q[h][1] = a.y, q[h][2] = a.z, q[h][3] = a.w, q[h][4] = e.x, q[h][5] = e.y, q[h][6] = e.z, q[h][7] = e.w;
-#pragma unroll
-        for (int i = 0; i < 8; i++) q[h][i] *= s.scale;
+    for (int i = 0; i < STEPS; i++) {
+        int p = chunk * CHUNK + i * AT_ONCE + sub;
+        valid[i] = p >= range.first && p <= column.position;
+        k[i] = valid[i] ? __ldcg(reinterpret_cast<const uint4*>(l.k + base + (i * AT_ONCE + sub) * D)) : make_uint4(0, 0, 0, 0);
+        v[i] = valid[i] ? __ldcg(reinterpret_cast<const uint4*>(l.v + base + (i * AT_ONCE + sub) * D)) : make_uint4(0, 0, 0, 0);
     }
-}
-
-template <int D, int Q> DI void attend_chunk(const Shape& s, const Layer& l, const Buffers& b, AttentionScratch<D, Q>& m, const Column& column,
-                                             const Range& range, int c, int kv, int chunk, const float (&q)[Q][8], int tid) {
-    constexpr int LANES = D / 8, AT_ONCE = 32 / LANES, STEPS = 16 / AT_ONCE;  // lanes a position; positions a load; loads a warp
-    const int w = tid >> 5, lane = tid & 31, sub = lane / LANES, d0 = lane % LANES * 8;
-    const size_t base = ((size_t)column.slot * s.kv_heads + kv) * s.positions;
-    const int chunks = (s.positions + CHUNK - 1) / CHUNK;
-    constexpr int BATCH = STEPS < 4 ? STEPS : 4;  // loads under way; registers forbid more
-#pragma unroll 1
-    for (int from = 0; from < STEPS; from += BATCH) {
-        uint4 k[BATCH];
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int p = chunk * CHUNK + w * 16 + (from + i) * AT_ONCE + sub;
-            bool valid = p >= range.first && p <= column.position;
-            k[i] = valid ? __ldcg(reinterpret_cast<const uint4*>(l.k + (base + p) * D + d0)) : make_uint4(0, 0, 0, 0);
-        }
+    for (int h = 0; h < H; h++) {
+        float q[8], score[STEPS], top = -INFINITY, sum = 0, out[8] = {};
+        load4(b.q + ((size_t)c * units(s) + unit) * GROUP + h * D + d0, reinterpret_cast<float(&)[4]>(q[0]));
+        load4(b.q + ((size_t)c * units(s) + unit) * GROUP + h * D + d0 + 4, reinterpret_cast<float(&)[4]>(q[4]));
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            int in_chunk = w * 16 + (from + i) * AT_ONCE + sub, p = chunk * CHUNK + in_chunk;
+        for (int i = 0; i < STEPS; i++) {
             const __half2* pairs = reinterpret_cast<const __half2*>(&k[i]);
+            float dot = 0;
 #pragma unroll
-            for (int h = 0; h < Q; h++) {
-                float dot = 0;
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float2 kj = __half22float2(pairs[j]);
-                    dot = __fmaf_rn(q[h][2 * j], kj.x, dot);
-                    dot = __fmaf_rn(q[h][2 * j + 1], kj.y, dot);
-                }
-#pragma unroll
-                for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(ALL, dot, o);
-                if (d0 == 0) m.score[h][in_chunk] = p >= range.first && p <= column.position ? dot : -INFINITY;
+            for (int j = 0; j < 4; j++) {
+                float2 kj = __half22float2(pairs[j]);
+                dot = __fmaf_rn(q[2 * j], kj.x, dot);
+                dot = __fmaf_rn(q[2 * j + 1], kj.y, dot);
             }
+#pragma unroll
+            for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(ALL, dot, o);
+            score[i] = valid[i] ? dot * s.scale : -INFINITY;
+            top = fmaxf(top, score[i]);
         }
-    }
-    uint4 v[STEPS];  // on their way while the team takes the softmax
 #pragma unroll
-    for (int i = 0; i < STEPS; i++) {
-        int p = chunk * CHUNK + w * 16 + i * AT_ONCE + sub;
-        bool valid = p >= range.first && p <= column.position;
-        v[i] = valid ? __ldcg(reinterpret_cast<const uint4*>(l.v + (base + p) * D + d0)) : make_uint4(0, 0, 0, 0);
-    }
-    team_sync();
-    for (int h = w; h < Q; h += 4) {
-        float a = m.score[h][lane], e = m.score[h][lane + 32], top = fmaxf(a, e);
+        for (int o = LANES; o < 32; o <<= 1) top = fmaxf(top, __shfl_xor_sync(ALL, top, o));
 #pragma unroll
-        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(ALL, top, o));
-        a = a == -INFINITY ? 0.f : exp_plain(a - top), e = e == -INFINITY ? 0.f : exp_plain(e - top);
-        m.score[h][lane] = a, m.score[h][lane + 32] = e;
-        float sum = sum_lanes(a + e);
-        if (lane == 0) __stcg(b.partial_ml + (((size_t)c * s.kv_heads + kv) * chunks + chunk) * Q + h, make_float2(top, sum));
-    }
-    team_sync();
-    float acc[Q][8] = {};
-#pragma unroll
-    for (int i = 0; i < STEPS; i++) {
-        const __half2* pairs = reinterpret_cast<const __half2*>(&v[i]);
-#pragma unroll
-        for (int h = 0; h < Q; h++) {
-            float p = m.score[h][w * 16 + i * AT_ONCE + sub];
+        for (int i = 0; i < STEPS; i++) {
+            const __half2* pairs = reinterpret_cast<const __half2*>(&v[i]);
+            float p = valid[i] ? exp_plain(score[i] - top) : 0.f;
+            sum += p;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 float2 vj = __half22float2(pairs[j]);
-                acc[h][2 * j] = __fmaf_rn(p, vj.x, acc[h][2 * j]);
-                acc[h][2 * j + 1] = __fmaf_rn(p, vj.y, acc[h][2 * j + 1]);
+                out[2 * j] = __fmaf_rn(p, vj.x, out[2 * j]);
+                out[2 * j + 1] = __fmaf_rn(p, vj.y, out[2 * j + 1]);
             }
         }
-    }
 #pragma unroll
-    for (int h = 0; h < Q; h++)
+        for (int o = LANES; o < 32; o <<= 1) {
+            sum += __shfl_xor_sync(ALL, sum, o);
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-#pragma unroll
-            for (int o = LANES; o < 32; o <<= 1) acc[h][j] += __shfl_xor_sync(ALL, acc[h][j], o);
-            if (sub == 0) m.out[w][h][d0 + j] = acc[h][j];
+            for (int j = 0; j < 8; j++) out[j] += __shfl_xor_sync(ALL, out[j], o);
         }
-    team_sync();
-    float* to = b.partial + (((size_t)c * s.kv_heads + kv) * chunks + chunk) * Q * D;
-    for (int i = tid; i < Q * D; i += TEAM) {
-        const float* o = &m.out[0][0][0] + i;
-        __stcg(to + i, ((o[0] + o[Q * D]) + o[2 * Q * D]) + o[3 * Q * D]);
+        if (sub == 0) {
+            float4* to = reinterpret_cast<float4*>(b.partial + at * GROUP + h * D + d0);
+            __stcg(to, make_float4(out[0], out[1], out[2], out[3]));
+            __stcg(to + 1, make_float4(out[4], out[5], out[6], out[7]));
+        }
+        if (lane == 0) __stcg(b.partial_ml + at * H + h, make_float2(top, sum));
     }
-    team_sync();
+    __syncwarp();
 }
 
-// Joins the chunks of one (column, key/value head). `rounded` is called by a whole warp for each group it has rounded.
-template <int D, int Q, class Rounded> DI void join_chunks(const Shape& s, const Buffers& b, AttentionScratch<D, Q>& m, const Range& range, int c, int kv,
-                                                           int tid, Rounded rounded) {
-    constexpr int GROUPS = Q * D / GROUP;
-    const int w = tid >> 5, lane = tid & 31, chunks = (s.positions + CHUNK - 1) / CHUNK, n = range.last_chunk - range.first_chunk + 1;
-    const size_t at = ((size_t)c * s.kv_heads + kv) * chunks + range.first_chunk;
-    for (int i = tid; i < n * Q; i += TEAM) m.ml[i % Q][i / Q] = __ldcg(b.partial_ml + at * Q + i);
-    team_sync();
-    for (int g = w; g < GROUPS; g += 4) {
-        const int i0 = g * GROUP + lane * 4, h = i0 / D;  // the lane's four of the Q * D outputs
-        float top = -INFINITY, sum = 0, o[4] = {0, 0, 0, 0};
-        for (int i = 0; i < n; i++) top = fmaxf(top, m.ml[h][i].x);
-#pragma unroll 8
-        for (int i = 0; i < n; i++) {
-            float e = exp_plain(m.ml[h][i].x - top), part[4];
-            load4(b.partial + (at + i) * Q * D + i0, part);
-            sum = __fmaf_rn(e, m.ml[h][i].y, sum);
+// Joins the chunks of a unit; a whole warp calls it.
+template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Range& range, int c, int unit, int lane) {
+    constexpr int H = GROUP / D;
+    const int n = range.chunks(), mine = lane * 4 / D;  // the head of the lane's four outputs
+    const size_t at = ((size_t)c * units(s) + unit) * all_chunks(s) + range.first_chunk;
+    float top[H], sum[H] = {}, o[4] = {};
 #pragma unroll
-            for (int j = 0; j < 4; j++) o[j] = __fmaf_rn(e, part[j], o[j]);
-        }
+    for (int h = 0; h < H; h++) {
+        top[h] = -INFINITY;
+        for (int i = lane; i < n; i += 32) top[h] = fmaxf(top[h], __ldcg(b.partial_ml + (at + i) * H + h).x);
 #pragma unroll
-        for (int j = 0; j < 4; j++) o[j] = __fdiv_rn(o[j], sum);
-        int to = (c >> 2) * b.attention.groups + kv * GROUPS + g;
-        store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane);
-        __syncwarp();
-        rounded();
+        for (int x = 16; x; x >>= 1) top[h] = fmaxf(top[h], __shfl_xor_sync(ALL, top[h], x));
     }
+    for (int from = 0; from < n; from += 32) {
+        float e[H];
+#pragma unroll
+        for (int h = 0; h < H; h++) {
+            float2 ml = from + lane < n ? __ldcg(b.partial_ml + (at + from + lane) * H + h) : make_float2(top[h], 0.f);
+            e[h] = from + lane < n ? exp_plain(ml.x - top[h]) : 0.f;
+            sum[h] = __fmaf_rn(e[h], ml.y, sum[h]);
+        }
+        const int count = min(32, n - from);
+#pragma unroll 8
+        for (int i = 0; i < count; i++) {
+            float part[4], weight = __shfl_sync(ALL, e[0], i);
+            if (H == 2) {
+                float other = __shfl_sync(ALL, e[H - 1], i);
+                weight = mine ? other : weight;
+            }
+            load4(b.partial + (at + from + i) * GROUP + lane * 4, part);
+#pragma unroll
+            for (int j = 0; j < 4; j++) o[j] = __fmaf_rn(weight, part[j], o[j]);
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < H; h++) sum[h] = sum_lanes(sum[h]);
+#pragma unroll
+    for (int j = 0; j < 4; j++) o[j] = __fdiv_rn(o[j], sum[H == 2 ? mine : 0]);
+    int to = (c >> 2) * b.attention.groups + unit;
+    store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane);
 }

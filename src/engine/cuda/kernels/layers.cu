@@ -9,6 +9,7 @@
 //                              └▶ RoPE, cache ─▶ wait q ─▶ attention ────────────────────────┘
 #include "layer.cuh"
 
+constexpr int TEAM = 128;  // threads that attend
 constexpr int BLOCK = THREADS + TEAM;
 constexpr int CONSUMERS = 1, QKV = 2;  // named barriers
 
@@ -47,7 +48,7 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
     Ring ring = {slots + w * RING_BYTES, 0};
     for (int d = 0; d < RING; d++) ring_push(ring, d, tile_at(0, d), lane);
     for (int l = 0; l < a.count; l++) {
-        const Layer& layer = a.layers[l];
+        const Layer layer = a.layers[l];  // in registers: waiting empties L1
         if (l) {
             if (threadIdx.x == 0) await(a.counters + X, row_tiles * signals * l);
             consumers_sync();
@@ -117,61 +118,62 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
     }
 }
 
-// Asks for a chunk of the cache, so that it waits in L2 when the queries come.
-template <int D> DI void prefetch_chunk(const Shape& s, const Layer& l, const Column& column, int kv, int chunk, int tid) {
+// Asks for a unit's share of a chunk of the cache, so that it waits in L2 when the queries come.
+template <int D> DI void prefetch_chunk(const Shape& s, const Layer& l, const Column& column, int unit, int chunk, int lane) {
+    const int kv = unit * (GROUP / D) * s.kv_heads / s.heads;
     const size_t base = (((size_t)column.slot * s.kv_heads + kv) * s.positions + chunk * CHUNK) * D;
-    const int size = min(CHUNK, column.position - chunk * CHUNK) * D;  // f16 values
-    for (int i = tid * 64; i < size; i += TEAM * 64) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.k + base + i));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.v + base + i));
+    const int at = lane * 64;  // f16 values in a line of 128 bytes
+    if (at < min(CHUNK, column.position - chunk * CHUNK) * D) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.k + base + at));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.v + base + at));
     }
 }
 
-template <int NT, int D, int Q> DI void attend_beside(const Shape& s, const Buffers& b, const Pass& a, Shared<NT>& m, AttentionScratch<D, Q>& scratch,
-                                                      const float* part, int n_qkv) {
-    const int tid = threadIdx.x - THREADS, w = tid >> 5, lane = tid & 31, groups = s.hidden / GROUP, blocks = gridDim.x, block = blockIdx.x;
+template <int NT, int D> DI void attend_beside(const Shape& s, const Buffers& b, const Pass& a, Shared<NT>& m, const float* part, int n_qkv) {
+    const int w = (threadIdx.x - THREADS) >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, block = blockIdx.x;
+    const int warps = gridDim.x * (TEAM / 32), warp = block * (TEAM / 32) + w, n_units = units(s);
+    const unsigned qkv_tiles = (2 * s.kv_heads + s.heads) * s.head_dim / ROWS;
     for (int l = 0; l < a.count; l++) {
-        const Layer& layer = a.layers[l];
-        // work(c, kv, chunk, range) for this block's share of all chunks; a column that has ended has one share of nothing
+        const Layer layer = a.layers[l];
+        // work(c, unit, chunk, range) for this warp's share of all chunks; a column that has ended has one share of nothing
         auto share = [&](auto work) {
-            int before = 0;
+            int next = warp;  // index of the share within the columns from c on
             for (int c = 0; c < a.columns; c++) {
                 const Range range = seen(layer, m.columns[c].position);
-                const int n = m.columns[c].live ? (range.last_chunk - range.first_chunk + 1) * s.kv_heads : 1;
-                for (int i = (block + blocks - before % blocks) % blocks; i < n; i += blocks) work(c, i % s.kv_heads, range.first_chunk + i / s.kv_heads, range);
-                before += n;
+                const int n = m.columns[c].live ? range.chunks() * n_units : 1;
+                for (; next < n; next += warps) work(c, next % n_units, range.first_chunk + next / n_units, range);
+                next -= n;
             }
         };
-        share([&](int c, int kv, int chunk, const Range&) {
-            if (m.columns[c].live) prefetch_chunk<D>(s, layer, m.columns[c], kv, chunk, tid);
+        share([&](int c, int unit, int chunk, const Range&) {
+            if (m.columns[c].live) prefetch_chunk<D>(s, layer, m.columns[c], unit, chunk, lane);
         });
         asm volatile("bar.sync %0, %1;" ::"n"(QKV), "n"(BLOCK) : "memory");
-        for (int i = w; i < n_qkv; i += TEAM / 32)
-            finish_tile(s, layer, b, m.columns, a.columns, groups, part + i * groups * a.columns * ROWS, block + i * blocks, lane, [](int, int) {});
-        team_sync();
-        if (tid == 0) signal(a.counters + QUERIES);
+        for (int i = w; i < n_qkv; i += TEAM / 32) {
+            finish_tile(s, layer, b, m.columns, a.columns, groups, part + i * groups * a.columns * ROWS, block + i * (int)gridDim.x, lane, [](int, int) {});
+            __syncwarp();
+            if (lane == 0) signal(a.counters + QUERIES);
+        }
         bool waited = false;
-        share([&](int c, int kv, int chunk, const Range& range) {
+        share([&](int c, int unit, int chunk, const Range& range) {
             if (!waited) {
-                if (tid == 0) await(a.counters + QUERIES, blocks * (l + 1));
-                team_sync();
+                if (lane == 0) await(a.counters + QUERIES, qkv_tiles * (l + 1));
+                __syncwarp();
                 waited = true;
             }
             if (!m.columns[c].live) {
-                if (tid < b.attention.groups) signal(a.counters + ATTENTION);
+                if (lane == 0)
+                    for (int i = 0; i < n_units; i++) signal(a.counters + ATTENTION);
                 return;
             }
-            float q[Q][8];
-            load_queries<D, Q>(s, b, c, kv, tid % (D / 8) * 8, q);
-            attend_chunk<D, Q>(s, layer, b, scratch, m.columns[c], range, c, kv, chunk, q, tid);
-            if (tid == 0) scratch.last = arrive_last(b.attention_arrivals + c * s.kv_heads + kv, range.last_chunk - range.first_chunk + 1);
-            team_sync();
-            if (scratch.last) {
-                join_chunks<D, Q>(s, b, scratch, range, c, kv, tid, [&] {
-                    if (lane == 0) signal(a.counters + ATTENTION);
-                });
+            attend_chunk<D>(s, layer, b, m.columns[c], range, c, unit, chunk, lane);
+            int last = 0;
+            if (lane == 0) last = arrive_last(b.attention_arrivals + c * n_units + unit, range.chunks());
+            if (__shfl_sync(ALL, last, 0)) {
+                join_chunks<D>(s, b, range, c, unit, lane);
+                __syncwarp();
+                if (lane == 0) signal(a.counters + ATTENTION);
             }
-            team_sync();
         });
     }
 }
@@ -179,10 +181,9 @@ template <int NT, int D, int Q> DI void attend_beside(const Shape& s, const Buff
 // Grid: one block a multiprocessor, all resident (cooperative launch), at least hidden / 16; block: 640 threads. At most 4 * NT
 // columns. Dynamic shared memory: words [NT][groups][256] u32, scales [NT][groups][4] float2, rings [16 warps][RING_BYTES],
 // part [tiles of a block][groups][columns][16] floats. Counters are 0 at the start and left so.
-template <int NT, int D, int Q> DI void run_pass(const Shape& s, const Buffers& b, const Pass& a) {
+template <int NT, int D> DI void run_pass(const Shape& s, const Buffers& b, const Pass& a) {
     extern __shared__ __align__(16) uint8_t pass_shared[];
     __shared__ Shared<NT> m;
-    __shared__ AttentionScratch<D, Q> scratch;
     const int groups = s.hidden / GROUP;
     uint32_t* words = reinterpret_cast<uint32_t*>(pass_shared);
     float2* scales = reinterpret_cast<float2*>(words + NT * groups * FRAGMENT);
@@ -197,20 +198,20 @@ template <int NT, int D, int Q> DI void run_pass(const Shape& s, const Buffers& 
     if (threadIdx.x < THREADS)
         stream_weights<NT>(s, b, a, m, words, scales, slots, part, n_in, n_qkv);
     else
-        attend_beside<NT, D, Q>(s, b, a, m, scratch, part, n_qkv);
+        attend_beside<NT, D>(s, b, a, m, part, n_qkv);
     __syncthreads();
     if (threadIdx.x == 0 && arrive_last(a.counters + FINISHED, blocks))
         a.counters[X] = a.counters[QUERIES] = a.counters[MLP] = a.counters[ATTENTION] = 0;
 }
 
-#define PASS(NT, D, Q)                                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 1) layers_##NT##_##D##_##Q(const __grid_constant__ Shape s, const __grid_constant__ Buffers b, \
-                                                                                  const __grid_constant__ Pass a) {                       \
-        run_pass<NT, D, Q>(s, b, a);                                                                                                        \
+#define PASS(NT, D)                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(BLOCK, 1) layers_##NT##_##D(const __grid_constant__ Shape s, const __grid_constant__ Buffers b,    \
+                                                                            const __grid_constant__ Pass a) {                                     \
+        run_pass<NT, D>(s, b, a);                                                                                                           \
     }
-PASS(1, 128, 4)
-PASS(2, 128, 4)
-PASS(1, 64, 2)
-PASS(2, 64, 2)
+PASS(1, 128)
+PASS(2, 128)
+PASS(1, 64)
+PASS(2, 64)
 
 static_assert(sizeof(Pass) == 64, "as in kernels.rs");
