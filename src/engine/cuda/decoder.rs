@@ -36,8 +36,6 @@ const CHUNK: usize = 16;
 const MAX_POSITIONS: usize = 8192;
 /// Blocks that share the splits of four units of one column.
 const SPLITS: usize = 32;
-/// Columns whose partial results of the attention there is room for.
-const ATTEND_COLUMNS: usize = 16;
 /// Shared memory for the partial sums of the narrow `project_in`.
 const PART_BYTES: usize = 48 << 10;
 
@@ -142,7 +140,7 @@ fn check_memory(device: &Device, export: &Export, kv: KvShape) -> Result<()> {
     });
     let cache = kv.elements() * 4;
     let chunks = kv.positions.div_ceil(CHUNK);
-    let working = ATTEND_COLUMNS * config.query_size() * chunks * 4 + (128 << 20);
+    let working = MAX_COLUMNS * config.query_size() * chunks * 4 + (128 << 20);
     let needed = weights + codec + cache + working;
     let (free, total) = device.memory()?;
     if needed > free {
@@ -201,8 +199,8 @@ impl Decoder {
             hidden: arena.digits(config.hidden_size)?,
             attention: arena.digits(config.query_size())?,
             inner: arena.digits(config.intermediate_size)?,
-            partial: arena.zeros(ATTEND_COLUMNS * config.query_size() * chunks * 4)?,
-            partial_ml: arena.zeros(ATTEND_COLUMNS * config.num_attention_heads * chunks * 8)?,
+            partial: arena.zeros(MAX_COLUMNS * config.query_size() * chunks * 4)?,
+            partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * chunks * 8)?,
             mlp_arrivals: arena.zeros(config.intermediate_size / GROUP * 4)?,
             attention_arrivals: arena.zeros(MAX_COLUMNS * config.query_size() / GROUP * 4)?,
             columns,
@@ -417,12 +415,8 @@ impl Decoder {
     ) -> Result<()> {
         let positions = if positions == 0 { self.shape.positions as usize } else { positions };
         let units = self.buffers.attention.groups as usize;
-        for first in (0..columns).step_by(ATTEND_COLUMNS) {
-            let (count, first_arg) = (ATTEND_COLUMNS.min(columns - first), first as i32);
-            let sizes = ([units.div_ceil(4), positions.div_ceil(CHUNK).min(SPLITS), count], 128, 0);
-            self.launch(device, stream, &self.functions.attend, layer, sizes, &[pointer(&first_arg)])?;
-        }
-        Ok(())
+        let sizes = ([units.div_ceil(4), positions.div_ceil(CHUNK).min(SPLITS), columns], 128, 0);
+        self.launch(device, stream, &self.functions.attend, layer, sizes, &[])
     }
 
     /// o_proj and down_proj, added to the residual stream.
@@ -434,7 +428,7 @@ impl Decoder {
         let columns_arg = columns as i32;
         let (kernel, grid, shared) = if columns > NARROW_COLUMNS {
             let grid = [row_tiles.div_ceil(2), columns.div_ceil(4 * WIDE_TILES), 1];
-            (&self.functions.project_out_wide, grid, RING_BYTES + 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4)
+            (&self.functions.project_out_wide, grid, 2 * 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4)
         } else {
             (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], RING_BYTES)
         };
@@ -461,7 +455,15 @@ impl Decoder {
 
     fn scores_bytes(&self, columns: usize) -> usize {
         let (hidden, groups) = (self.shape.hidden as usize, self.shape.hidden as usize / GROUP);
-        (columns + 1) * hidden * 4 + columns.div_ceil(4) * groups * (1024 + 32) + groups * columns * pack::ROWS * 4
+        let part = self.scores_round(columns) * groups * columns * pack::ROWS * 4;
+        columns * hidden * 4 + columns.div_ceil(4) * groups * (1024 + 32) + part
+    }
+
+    /// Tiles of the head whose partial sums a block holds: all of them if they fit, an even number.
+    fn scores_round(&self, columns: usize) -> usize {
+        let tile_bytes = self.shape.hidden as usize / GROUP * columns * pack::ROWS * 4;
+        let all = (self.head.count as usize).div_ceil(pack::ROWS).div_ceil(self.blocks);
+        (PART_BYTES / tile_bytes).min(all).next_multiple_of(2)
     }
 
     /// Logits and stop head of `columns` columns; their normed hidden states go to `normed` unless it is 0.
@@ -486,8 +488,8 @@ impl Decoder {
                 shared: self.scores_bytes(count),
                 start: if first == 0 { Start::Early } else { Start::InOrder },
             };
-            let count_arg = count as i32;
-            let mut arguments = [pointer(&self.head), pointer(&buffers), pointer(&count_arg)];
+            let (count_arg, round) = (count as i32, self.scores_round(count) as i32);
+            let mut arguments = [pointer(&self.head), pointer(&buffers), pointer(&count_arg), pointer(&round)];
             // SAFETY: `scores` takes these; buffers hold MAX_COLUMNS columns.
             unsafe { device.launch(stream, &self.functions.scores, launch, &mut arguments)? };
         }

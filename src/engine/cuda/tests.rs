@@ -140,7 +140,7 @@ fn poison(engine: &CudaEngine) {
     }
     fill(buffers.q, MAX_COLUMNS * config.query_size() * 4);
     fill(buffers.mlp, MAX_COLUMNS * config.intermediate_size * 4);
-    fill(buffers.partial, 16 * config.query_size() * engine.info.positions.div_ceil(16) * 4);
+    fill(buffers.partial, MAX_COLUMNS * config.query_size() * engine.info.positions.div_ceil(16) * 4);
     for digits in [buffers.hidden, buffers.attention, buffers.inner] {
         fill(digits.words, MAX_COLUMNS / 4 * digits.groups as usize * 1024);
         fill(digits.scales, MAX_COLUMNS / 4 * digits.groups as usize * 32);

@@ -146,15 +146,25 @@ DI void mma_s8(int (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+// The codes of a tile apart: high nibbles stay in place, 16 * code, and get an accumulator of their own.
+struct Codes4 {
+    uint4 a_low, a_high, b_low, b_high;
+    uint2 s;
+};
+DI Codes4 unpack(const Tile4& t) {
+    constexpr uint32_t LOW = 0x0F0F0F0Fu, HIGH = 0xF0F0F0F0u;
+    return {make_uint4(t.a.x & LOW, t.a.y & LOW, t.a.z & LOW, t.a.w & LOW), make_uint4(t.a.x & HIGH, t.a.y & HIGH, t.a.z & HIGH, t.a.w & HIGH),
+            make_uint4(t.b.x & LOW, t.b.y & LOW, t.b.z & LOW, t.b.w & LOW), make_uint4(t.b.x & HIGH, t.b.y & HIGH, t.b.z & HIGH, t.b.w & HIGH), t.s};
+}
+
 // Folds one group of one column into the partial sums of rows g and g + 8. `x` is the column tile's fragment, `s` the
 // scales of column lane % 4, for which this lane holds the sums.
-DI void fold_tile4(const Tile4& t, const uint32_t (&x)[8], float2 s, float (&p)[2]) {
-    constexpr uint32_t LOW = 0x0F0F0F0Fu, HIGH = 0xF0F0F0F0u;  // high nibbles stay in place: 16 * code, its own accumulator
+DI void fold_codes4(const Codes4& t, const uint32_t (&x)[8], float2 s, float (&p)[2]) {
     int l[4] = {0, 0, 0, 0}, u[4] = {0, 0, 0, 0};
-    mma_u8(l, t.a.x & LOW, t.a.y & LOW, t.a.z & LOW, t.a.w & LOW, x[0], x[1]);
-    mma_u8(u, t.a.x & HIGH, t.a.y & HIGH, t.a.z & HIGH, t.a.w & HIGH, x[2], x[3]);
-    mma_u8(l, t.b.x & LOW, t.b.y & LOW, t.b.z & LOW, t.b.w & LOW, x[4], x[5]);
-    mma_u8(u, t.b.x & HIGH, t.b.y & HIGH, t.b.z & HIGH, t.b.w & HIGH, x[6], x[7]);
+    mma_u8(l, t.a_low.x, t.a_low.y, t.a_low.z, t.a_low.w, x[0], x[1]);
+    mma_u8(u, t.a_high.x, t.a_high.y, t.a_high.z, t.a_high.w, x[2], x[3]);
+    mma_u8(l, t.b_low.x, t.b_low.y, t.b_low.z, t.b_low.w, x[4], x[5]);
+    mma_u8(u, t.b_high.x, t.b_high.y, t.b_high.z, t.b_high.w, x[6], x[7]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int sum = (l[2 * r] * 256 + l[2 * r + 1]) + ((u[2 * r] * 256 + u[2 * r + 1]) >> 4);  // exact: a multiple of 16
@@ -164,6 +174,7 @@ DI void fold_tile4(const Tile4& t, const uint32_t (&x)[8], float2 s, float (&p)[
         p[r] = __fmaf_rn(w.y, s.y, p[r]);
     }
 }
+DI void fold_tile4(const Tile4& t, const uint32_t (&x)[8], float2 s, float (&p)[2]) { fold_codes4(unpack(t), x, s, p); }
 DI void fold_tile8(const Tile8& t, const uint32_t (&x)[8], float2 s, float (&p)[2]) {
     int c[4] = {0, 0, 0, 0};
 #pragma unroll

@@ -57,64 +57,49 @@ struct FrameOut {
 
 // ---- scores ------------------------------------------------------------------------------------------------------------------
 
-// Sums products over the hidden width, a warp for one row: lane-strided, then across lanes.
-template <class Weight> DI float dot_row(const float* h, int hidden, int lane, Weight weight) {
-    float sum = 0;
-    for (int i = lane * 8; i < hidden; i += 256) {
-        float w[8];
-        weight(i, w);
-#pragma unroll
-        for (int j = 0; j < 8; j++) sum = __fmaf_rn(w[j], h[i + j], sum);
-    }
-    return sum_lanes(sum);
-}
-
-// The stop head's inner layer for 16 of its rows. `h`: normed hidden states in shared memory, `s`: scratch of the same size.
-DI void stop_rows(const Head& a, const HeadBuffers& b, int columns, const float* h, float* s, float2* moments, int tile, int w, int lane) {
-    const int groups = a.hidden / GROUP, row = tile * ROWS + w;
+// One row of the stop head's inner layer for every column; a whole warp calls it. `h`: normed hidden states in shared memory;
+// `stats`: their own moments, joined.
+DI void stop_row(const Head& a, const HeadBuffers& b, int columns, const float* h, const float2* stats, int row, int lane) {
+    const float* from = a.stop_up + (size_t)row * a.hidden;
     for (int c = 0; c < columns; c++) {
-        if (w < groups) {
-            float4 t = reinterpret_cast<const float4*>(h + c * a.hidden)[w * 32 + lane];
-            float v[4] = {t.x, t.y, t.z, t.w};
-            float2 m = group_moments(v);
-            if (lane == 0) moments[w] = m;
+        float sum = 0;
+        const float2 stat = stats[c];
+#pragma unroll 8
+        for (int i = lane * 4; i < a.hidden; i += 128) {
+            uint4 bits = load_stream(from + i);
+            float4 norm = __ldg(reinterpret_cast<const float4*>(a.stop_norm + i)), bias = __ldg(reinterpret_cast<const float4*>(a.stop_norm_bias + i));
+            float4 v = *reinterpret_cast<const float4*>(h + c * a.hidden + i);
+            sum = __fmaf_rn(__uint_as_float(bits.x), __fmaf_rn((v.x - stat.x) * stat.y, norm.x, bias.x), sum);
+            sum = __fmaf_rn(__uint_as_float(bits.y), __fmaf_rn((v.y - stat.x) * stat.y, norm.y, bias.y), sum);
+            sum = __fmaf_rn(__uint_as_float(bits.z), __fmaf_rn((v.z - stat.x) * stat.y, norm.z, bias.z), sum);
+            sum = __fmaf_rn(__uint_as_float(bits.w), __fmaf_rn((v.w - stat.x) * stat.y, norm.w, bias.w), sum);
         }
-        __syncthreads();
-        float2 stat = join_moments(moments, groups, 1e-5f);
-        for (int i = threadIdx.x; i < a.hidden; i += THREADS) s[i] = (h[c * a.hidden + i] - stat.x) * stat.y * a.stop_norm[i] + a.stop_norm_bias[i];
-        __syncthreads();
-        if (row < a.inner) {
-            const float* from = a.stop_up + (size_t)row * a.hidden;
-            float z = dot_row(s, a.hidden, lane, [&](int i, float (&v)[8]) {
-                float4 e = __ldg(reinterpret_cast<const float4*>(from + i)), f = __ldg(reinterpret_cast<const float4*>(from + i + 4));
-                v[0] = e.x, v[1] = e.y, v[2] = e.z, v[3] = e.w, v[4] = f.x, v[5] = f.y, v[6] = f.z, v[7] = f.w;
-            }) + a.stop_up_bias[row];
-            float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
-            if (lane == 0) b.stop[c * a.inner + row] = gelu * a.stop_down[row];
-        }
-        __syncthreads();
+        float z = sum_lanes(sum) + a.stop_up_bias[row];
+        float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
+        if (lane == 0) __stcg(b.stop + c * a.inner + row, gelu * a.stop_down[row]);
     }
 }
 
-// Grid: any number of blocks; block: 512 threads; at most 8 columns. Dynamic shared memory: see `scores_bytes`.
-// Tiles of 16 rows: the head's, then the stop head's, which go to the last blocks.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b, int columns) {
+// Grid: any number of blocks; block: 512 threads; at most 8 columns. Rows of the stop head are dealt to the blocks one by one,
+// tiles of 16 rows of the audio head likewise; `round` tiles' partial sums fit the shared memory. Dynamic shared memory: h
+// [columns][hidden] floats, words [n-tiles][groups][256], scales [n-tiles][groups][4], part [round][groups][columns][16] floats.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b, int columns, int round) {
     extern __shared__ __align__(16) uint8_t head_shared[];
     __shared__ float2 moments[8 * WARPS];
-    const int groups = a.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    float* h = reinterpret_cast<float*>(head_shared);                    // [columns][hidden]
-    float* s = h + columns * a.hidden;                                    // [hidden]
-    uint32_t* words = reinterpret_cast<uint32_t*>(s + a.hidden);          // [n-tiles][groups][256]
-    const int column_tiles = (columns + 3) / 4;
+    __shared__ float2 stats[8];
+    const int groups = a.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31, column_tiles = (columns + 3) / 4, blocks = gridDim.x;
+    float* h = reinterpret_cast<float*>(head_shared);
+    uint32_t* words = reinterpret_cast<uint32_t*>(h + columns * a.hidden);
     float2* scales = reinterpret_cast<float2*>(words + column_tiles * groups * FRAGMENT);
-    float* part = reinterpret_cast<float*>(scales + column_tiles * groups * 4);  // [groups][columns][16]
-    const int tiles = (a.count + ROWS - 1) / ROWS, stop_tiles = (a.inner + ROWS - 1) / ROWS;
+    float* part = reinterpret_cast<float*>(scales + column_tiles * groups * 4);
+    const int tiles = (a.count + ROWS - 1) / ROWS, n = (tiles - (int)blockIdx.x + blocks - 1) / blocks;
     launch_dependents();
-    Tile8 next;
-    auto fetch = [&](int tile) {
-        if (!a.bf16 && tile < tiles && w < groups) next = load_tile8(a.rows + ((size_t)tile * groups + w) * TILE8, lane);
+    Tile8 ahead[2];
+    auto fetch = [&](Tile8& to, int i) {
+        if (!a.bf16 && i < n && w < groups) to = load_tile8(a.rows + ((size_t)(blockIdx.x + i * blocks) * groups + w) * TILE8, lane);
     };
-    fetch(blockIdx.x);
+    fetch(ahead[0], 0);
+    fetch(ahead[1], 1);
     wait_prerequisites();
     int live = 0;
     for (int c = 0; c < columns; c++) live |= b.columns[c].live;
@@ -127,55 +112,73 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
             if (lane == 0) moments[c * WARPS + w] = m;
         }
         __syncthreads();
+        float2 m = make_float2(0, 0);
         if (w < groups) {
             normalize(v, join_moments(moments + c * WARPS, groups, a.eps), a.norm + w * GROUP + lane * 4);
             reinterpret_cast<float4*>(h + c * a.hidden)[w * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
             if (blockIdx.x == 0 && b.normed) reinterpret_cast<float4*>(b.normed + (size_t)c * a.hidden)[w * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
             int at = (c >> 2) * groups + w;
             if (!a.bf16) store_digits(v, words + at * FRAGMENT, scales + at * 4, c & 3, lane);
+            m = group_moments(v);
         }
+        __syncthreads();  // everyone has joined the moments of x; now those of its norm
+        if (w < groups && lane == 0) moments[c * WARPS + w] = m;
     }
     __syncthreads();
-    for (int tile = gridDim.x - 1 - blockIdx.x; tile < stop_tiles; tile += gridDim.x) stop_rows(a, b, columns, h, s, moments, tile, w, lane);
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        if (a.bf16) {
-            int row = tile * ROWS + w;
-            if (row >= a.count) continue;
+    if (threadIdx.x < columns) stats[threadIdx.x] = join_moments(moments + threadIdx.x * WARPS, groups, 1e-5f);
+    if (a.bf16) {
+        for (int row = blockIdx.x * WARPS + w; row < a.count; row += blocks * WARPS) {
             const uint8_t* from = a.rows + (size_t)row * a.hidden * 2;
             for (int c = 0; c < columns; c++) {
-                float y = dot_row(h + c * a.hidden, a.hidden, lane, [&](int i, float (&v)[8]) {
+                float sum = 0;
+#pragma unroll 8
+                for (int i = lane * 8; i < a.hidden; i += 256) {
                     uint4 t = load_stream(from + i * 2);
                     const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&t);
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         float2 f = __bfloat1622float2(pairs[j]);
-                        v[2 * j] = f.x, v[2 * j + 1] = f.y;
+                        sum = __fmaf_rn(f.x, h[c * a.hidden + i + 2 * j], sum);
+                        sum = __fmaf_rn(f.y, h[c * a.hidden + i + 2 * j + 1], sum);
                     }
-                });
-                if (lane == 0) b.logits[(size_t)c * a.count + row] = y * a.logit_scale;
-            }
-            continue;
-        }
-        Tile8 t = next;
-        fetch(tile + gridDim.x);
-        if (w < groups) {
-            for (int nt = 0; nt * 4 < columns; nt++) {
-                int at = nt * groups + w, c = nt * 4 + (lane & 3);
-                uint32_t x[8];
-                float p[2] = {0, 0};
-                load_fragment(words + at * FRAGMENT, lane, columns - 4 * nt, x);
-                fold_tile8(t, x, c < columns ? scales[at * 4 + (lane & 3)] : make_float2(0, 0), p);
-                float* to = part + (w * columns + c) * ROWS + (lane >> 2);
-                if (c < columns) to[0] = p[0], to[8] = p[1];
+                }
+                sum = sum_lanes(sum);
+                if (lane == 0) __stcg(b.logits + (size_t)c * a.count + row, sum * a.logit_scale);
             }
         }
-        __syncthreads();
-        for (int j = threadIdx.x; j < columns * ROWS; j += THREADS) {
-            int c = j >> 4, row = tile * ROWS + (j & 15);
-            if (row < a.count) b.logits[(size_t)c * a.count + row] = sum_warps(part + c * ROWS + (j & 15), columns * ROWS, groups) * a.row_scale[row] * a.logit_scale;
+    } else {
+        for (int first = 0; first < n; first += round) {
+            const int last = min(first + round, n);
+            if (w < groups) {
+                for (int i = first; i < last; i += 2) {
+#pragma unroll
+                    for (int d = 0; d < 2; d++) {  // `round` is even
+                        if (i + d >= last) break;
+                        Tile8 t = ahead[d];
+                        fetch(ahead[d], i + d + 2);
+                        for (int nt = 0; nt < column_tiles; nt++) {
+                            int at = nt * groups + w, c = nt * 4 + (lane & 3);
+                            uint32_t x[8];
+                            float p[2] = {0, 0};
+                            load_fragment(words + at * FRAGMENT, lane, columns - 4 * nt, x);
+                            fold_tile8(t, x, c < columns ? scales[at * 4 + (lane & 3)] : make_float2(0, 0), p);
+                            float* to = part + (((i + d - first) * groups + w) * columns + c) * ROWS + (lane >> 2);
+                            if (c < columns) to[0] = p[0], to[8] = p[1];
+                        }
+                    }
+                }
+            }
+            __syncthreads();
+            for (int j = threadIdx.x; j < (last - first) * columns * ROWS; j += THREADS) {
+                int i = (j >> 4) / columns, c = (j >> 4) % columns, row = (blockIdx.x + (first + i) * blocks) * ROWS + (j & 15);
+                float y = sum_warps(part + (i * groups * columns + c) * ROWS + (j & 15), columns * ROWS, groups);
+                if (row < a.count) __stcg(b.logits + (size_t)c * a.count + row, y * a.row_scale[row] * a.logit_scale);
+            }
+            if (last < n) __syncthreads();
         }
-        __syncthreads();
     }
+    __syncthreads();
+    for (int row = blockIdx.x + w * blocks; row < a.inner; row += WARPS * blocks) stop_row(a, b, columns, h, stats, row, lane);
 }
 
 // ---- the choice ----------------------------------------------------------------------------------------------------------------

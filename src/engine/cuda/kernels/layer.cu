@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(128) project_in_wide(const __grid_c
     wait_prerequisites();
     float y[2][WIDE_TILES][2] = {};
     for (int g = 0; g < groups; g++) {
-        Tile4 now[2] = {next[0], next[1]};
+        Codes4 now[2] = {unpack(next[0]), unpack(next[1])};
         if (g + 1 < groups) fetch(g + 1);
 #pragma unroll
         for (int nt = 0; nt < WIDE_TILES; nt++) {
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(128) project_in_wide(const __grid_c
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 float p[2] = {0, 0};
-                fold_tile4(now[r], x, sx, p);
+                fold_codes4(now[r], x, sx, p);
                 y[r][nt][0] = g ? y[r][nt][0] + p[0] : p[0], y[r][nt][1] = g ? y[r][nt][1] + p[1] : p[1];
             }
         }
@@ -185,81 +185,63 @@ template <int NT> DI void project_out_narrow(const Shape& s, const Layer& l, con
 }
 
 // Grid: (pairs of row tiles, blocks of 4 * WIDE_TILES columns); block: 512 threads.
-// Dynamic shared memory: rings [16 warps][RING_BYTES], part [2 tiles][16 warps][4 * WIDE_TILES columns][16] floats.
+// Dynamic shared memory: [2 tiles][2][16 warps][4 * WIDE_TILES columns][16] floats.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
                                                                           const __grid_constant__ Buffers b, int columns) {
     extern __shared__ __align__(16) uint8_t out_shared[];
-    constexpr int COLUMNS = 4 * WIDE_TILES, OUTPUTS = (2 * COLUMNS * ROWS + THREADS - 1) / THREADS;
-    float* part = reinterpret_cast<float*>(out_shared + WARPS * RING_BYTES);
+    float* part = reinterpret_cast<float*>(out_shared);
+    constexpr int COLUMNS = 4 * WIDE_TILES;
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
     const int down = b.inner.groups, o = b.attention.groups, tiles = s.hidden / ROWS, rows = min(2, tiles - (int)blockIdx.x * 2);
     const int from = blockIdx.y * COLUMNS, count = min(COLUMNS, columns - from);
-    const int n_down = w < down ? (down - w + WARPS - 1) / WARPS : 0, n_o = w < o ? (o - w + WARPS - 1) / WARPS : 0;
     launch_dependents();
-    // the j-th tile: both rows of the warp's first group, of its second ...
-    auto tile_at = [&](int j) -> const uint8_t* {
-        int i = j >> 1, r = j & 1;
-        if (i >= n_down + n_o || r >= rows) return nullptr;
-        return l.out + ((size_t)(blockIdx.x * 2 + r) * (down + o) + (i < n_down ? w + i * WARPS : down + w + (i - n_down) * WARPS)) * TILE4;
-    };
-    Ring ring = {out_shared + w * RING_BYTES, 0};
-    for (int d = 0; d < RING; d++) ring_push(ring, d, tile_at(d), lane);
     wait_prerequisites();
-    int taken = 0;
-    auto sums = [&](const Digits& digits, int n, float (&y)[OUTPUTS]) {
+    auto sums = [&](const Digits& digits, int first_tile, int which) {
         float p[2][WIDE_TILES][2] = {};
-        for (int i = 0; i < n; i++) {
+        for (int g = w; g < digits.groups; g += WARPS) {
             Tile4 tile[2];
 #pragma unroll
-            for (int r = 0; r < 2; r++) tile[r] = ring_take(ring, tile_at(taken + RING), lane), taken++;
+            for (int r = 0; r < 2; r++)
+                if (r < rows) tile[r] = load_tile4(l.out + ((size_t)(blockIdx.x * 2 + r) * (down + o) + first_tile + g) * TILE4, lane);
 #pragma unroll
             for (int nt = 0; nt < WIDE_TILES; nt++) {
                 if (nt * 4 >= count) break;
-                int at = (from / 4 + nt) * digits.groups + w + i * WARPS;
+                int at = (from / 4 + nt) * digits.groups + g;
                 uint32_t x[8];
                 load_fragment(digits.words + at * FRAGMENT, lane, count - 4 * nt, x);
                 float2 sx = nt * 4 + t < count ? digits.scales[at * 4 + t] : make_float2(0, 0);
 #pragma unroll
-                for (int r = 0; r < 2; r++)
-                    if (r < rows) fold_tile4(tile[r], x, sx, p[r][nt]);
+                for (int r = 0; r < 2; r++) fold_tile4(tile[r], x, sx, p[r][nt]);
             }
         }
-        __syncthreads();  // the sums before these have been read
 #pragma unroll
         for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int nt = 0; nt < WIDE_TILES; nt++)
 #pragma unroll
-                for (int h = 0; h < 2; h++) part[((r * WARPS + w) * COLUMNS + nt * 4 + t) * ROWS + (lane >> 2) + 8 * h] = p[r][nt][h];
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < OUTPUTS; k++) {
-            int j = threadIdx.x + k * THREADS, r = j / (COLUMNS * ROWS), at = j % (COLUMNS * ROWS);
-            y[k] = r < 2 ? sum_warps(part + r * WARPS * COLUMNS * ROWS + at, COLUMNS * ROWS, WARPS) : 0.f;
-        }
+                for (int h = 0; h < 2; h++)
+                    part[(((r * 2 + which) * WARPS + w) * COLUMNS + nt * 4 + t) * ROWS + (lane >> 2) + 8 * h] = p[r][nt][h];
     };
-    float yd[OUTPUTS], yo[OUTPUTS];
-    sums(b.inner, n_down, yd);
-    sums(b.attention, n_o, yo);
-#pragma unroll
-    for (int k = 0; k < OUTPUTS; k++) {
-        int j = threadIdx.x + k * THREADS, r = j / (COLUMNS * ROWS), c = j % (COLUMNS * ROWS) / ROWS, row = j % ROWS;
-        if (r >= rows || c >= count || !b.columns[from + c].live) continue;
+    sums(b.inner, 0, 1);
+    sums(b.attention, down, 0);
+    __syncthreads();
+    for (int j = threadIdx.x; j < rows * count * ROWS; j += THREADS) {
+        int r = (j >> 4) / count, c = (j >> 4) % count, row = j & 15;
+        if (!b.columns[from + c].live) continue;
+        const float* at = part + (r * 2 * WARPS * COLUMNS + c) * ROWS + row;
+        float yo = sum_warps(at, COLUMNS * ROWS, WARPS), yd = sum_warps(at + WARPS * COLUMNS * ROWS, COLUMNS * ROWS, WARPS);
         float* to = b.x + (size_t)b.columns[from + c].row * s.hidden + (blockIdx.x * 2 + r) * ROWS + row;
-        __stcg(to, (__ldcg(to) + yo[k]) + yd[k]);
+        __stcg(to, (__ldcg(to) + yo) + yd);
     }
 }
 
-// Attention of columns `first` and up; partial results are indexed from `first`. Grid: (blocks of 4 units, splits, columns); block:
-// 128 threads, a warp a unit; block y takes chunks y, y + splits, ...
-template <int D> DI void attend(const Shape& s, const Layer& l, Buffers b, int first) {
-    const int unit = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, c = first + blockIdx.z;
+// Grid: (blocks of 4 units, splits, columns); block: 128 threads, a warp a unit; block y takes chunks y, y + splits, ...
+template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b) {
+    const int unit = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, c = blockIdx.z;
     launch_dependents();
     wait_prerequisites();
     const Column column = b.columns[c];
     if (!column.live || unit >= units(s)) return;
-    b.partial -= (size_t)first * units(s) * all_chunks(s) * GROUP;
-    b.partial_ml -= (size_t)first * units(s) * all_chunks(s) * (GROUP / D);
     const Range range = seen(l, column.position);
     for (int chunk = range.first_chunk + blockIdx.y; chunk <= range.last_chunk; chunk += gridDim.y)
         attend_chunk<D>(s, l, b, column, range, c, unit, chunk, lane);
@@ -274,5 +256,5 @@ KERNEL __launch_bounds__(THREADS, 1) project_in_4(LAYER, int columns, int tiles,
 KERNEL __launch_bounds__(THREADS, 1) project_in_8(LAYER, int columns, int tiles, int round) { project_in_narrow<2>(s, l, b, columns, tiles, round); }
 KERNEL __launch_bounds__(THREADS, 1) project_out_4(LAYER, int columns) { project_out_narrow<1>(s, l, b, columns); }
 KERNEL __launch_bounds__(THREADS, 1) project_out_8(LAYER, int columns) { project_out_narrow<2>(s, l, b, columns); }
-KERNEL __launch_bounds__(128) attend_128(LAYER, int first) { attend<128>(s, l, b, first); }
-KERNEL __launch_bounds__(128) attend_64(LAYER, int first) { attend<64>(s, l, b, first); }
+KERNEL __launch_bounds__(128) attend_128(LAYER) { attend<128>(s, l, b); }
+KERNEL __launch_bounds__(128) attend_64(LAYER) { attend<64>(s, l, b); }

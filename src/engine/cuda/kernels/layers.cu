@@ -9,7 +9,7 @@
 //                              └▶ RoPE, cache ─▶ wait q ─▶ attention ────────────────────────┘
 #include "layer.cuh"
 
-constexpr int TEAM = 128;  // threads that attend
+constexpr int TEAM = 128;  // threads that attend: the first of the block, whose warps the schedulers prefer
 constexpr int BLOCK = THREADS + TEAM;
 constexpr int CONSUMERS = 1, QKV = 2;  // named barriers
 
@@ -30,27 +30,65 @@ template <int NT> struct Shared {
     float out[2][WARPS][4 * NT][ROWS];
 };
 
+// The tiles of one warp in the order it uses them: for every layer its tiles of project_in, then of down_proj, then of o_proj.
+struct Feed {
+    const uint8_t* at;
+    const uint8_t *in, *out;      // the warp's first tile of either kind in layer 0
+    size_t in_stride, out_stride; // bytes a layer
+    size_t in_step, o_offset;     // bytes from tile to tile; from the first tile of down_proj to that of o_proj
+    int n_in, n_down, n_o, left, phase, layers;
+
+    // Moves on to the next phase that has tiles.
+    __device__ void turn() {
+        while (left == 0 && layers > 0) {
+            if (++phase == 3) {
+                phase = 0, in += in_stride, out += out_stride;
+                if (--layers == 0) return;
+            }
+            left = phase == 0 ? n_in : phase == 1 ? n_down : n_o;
+            at = phase == 0 ? in : phase == 1 ? out : out + o_offset;
+        }
+    }
+    // Address of the next tile, or null after the last.
+    __device__ const uint8_t* next() {
+        if (left == 0) return nullptr;
+        const uint8_t* tile = at;
+        at += phase == 0 ? in_step : (size_t)WARPS * TILE4;
+        if (--left == 0) turn();
+        return tile;
+    }
+};
+
 template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const Pass& a, Shared<NT>& m, uint32_t* words, float2* scales, uint8_t* slots, float* part, int n_in,
                                          int n_qkv) {
-    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3, groups = s.hidden / GROUP, columns = a.columns, block = blockIdx.x;
+    const int thread = threadIdx.x - TEAM, w = thread >> 5, lane = thread & 31, t = lane & 3;
+    const int groups = s.hidden / GROUP, columns = a.columns, block = blockIdx.x;
     const int down = b.inner.groups, o = b.attention.groups, row_tiles = s.hidden / ROWS;
     const bool has_rows = block < row_tiles;
     const int n1 = w < groups ? n_in : 0, n1_qkv = w < groups ? n_qkv : 0;
     const int n2 = has_rows && w < down ? (down - w + WARPS - 1) / WARPS : 0, n3 = has_rows && w < o ? (o - w + WARPS - 1) / WARPS : 0;
-    const int all = n1 + n2 + n3, signals = (columns * ROWS + 31) / 32;
-    auto tile_at = [&](int layer, int j) -> const uint8_t* {
-        while (all && j >= all) j -= all, layer++;
-        if (layer >= a.count || !all) return nullptr;
-        if (j < n1) return a.in + layer * a.in_stride + ((size_t)(block + j * (int)gridDim.x) * groups + w) * TILE4;
-        j -= n1;
-        return a.out + layer * a.out_stride + ((size_t)block * (down + o) + (j < n2 ? w + j * WARPS : down + w + (j - n2) * WARPS)) * TILE4;
-    };
+    const int signals = (columns * ROWS + 31) / 32;
+    Feed feed = {nullptr,
+                 a.in + ((size_t)block * groups + w) * TILE4 - a.in_stride,
+                 a.out + ((size_t)block * (down + o) + w) * TILE4 - a.out_stride,
+                 a.in_stride,
+                 a.out_stride,
+                 (size_t)gridDim.x * groups * TILE4,
+                 (size_t)down * TILE4,
+                 n1,
+                 n2,
+                 n3,
+                 0,
+                 2,
+                 n1 + n2 + n3 ? a.count + 1 : 0};
+    feed.turn();
+    auto next = [&](int) { return feed.next(); };
     Ring ring = {slots + w * RING_BYTES, 0};
-    for (int d = 0; d < RING; d++) ring_push(ring, d, tile_at(0, d), lane);
+    for (int d = 0; d < RING; d++) ring_push(ring, d, feed.next(), lane);
     for (int l = 0; l < a.count; l++) {
         const Layer layer = a.layers[l];  // in registers: waiting empties L1
         if (l) {
-            if (threadIdx.x == 0) await(a.counters + X, row_tiles * signals * l);
+            if (thread == 0) await(a.counters + X, row_tiles * signals * l);
             consumers_sync();
         }
         norm_digits<4 * NT>([] { consumers_sync(); }, b.x, m.columns, columns, layer.norm, groups, s.eps, m.moments, words, scales, w, lane);
@@ -65,7 +103,7 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
             }
             auto project = [&](int from, int to) {
                 for (int i = from; i < to; i++) {
-                    Tile4 tile = ring_take(ring, tile_at(l, i + RING), lane);
+                    Tile4 tile = ring_take(ring, feed.next(), lane);
 #pragma unroll
                     for (int nt = 0; nt < NT; nt++) {
                         float p[2] = {0, 0};
@@ -89,7 +127,7 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
                 if (lane == 0) signal(a.counters + MLP);
             });
         if (!has_rows) continue;
-        if (threadIdx.x == 0) await(a.counters + MLP, down * (l + 1));
+        if (thread == 0) await(a.counters + MLP, down * (l + 1));
         consumers_sync();
         float p[NT][2] = {};
         auto leave = [&](int which) {
@@ -98,15 +136,15 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
 #pragma unroll
                 for (int r = 0; r < 2; r++) m.out[which][w][nt * 4 + t][(lane >> 2) + 8 * r] = p[nt][r], p[nt][r] = 0;
         };
-        fold_groups<NT>(ring, b.inner, n2, columns, w, lane, [&](int j) { return tile_at(l, n1 + j); }, p);
+        fold_groups<NT>(ring, b.inner, n2, columns, w, lane, next, p);
         leave(1);
-        if (threadIdx.x == 0) await(a.counters + ATTENTION, o * columns * (l + 1));
+        if (thread == 0) await(a.counters + ATTENTION, o * columns * (l + 1));
         consumers_sync();
-        fold_groups<NT>(ring, b.attention, n3, columns, w, lane, [&](int j) { return tile_at(l, n1 + n2 + j); }, p);
+        fold_groups<NT>(ring, b.attention, n3, columns, w, lane, next, p);
         leave(0);
         consumers_sync();
         if (w < signals) {
-            int c = threadIdx.x >> 4, row = threadIdx.x & 15;
+            int c = thread >> 4, row = thread & 15;
             if (c < columns && m.columns[c].live) {
                 float yo = sum_warps(&m.out[0][0][c][row], 4 * NT * ROWS, WARPS), yd = sum_warps(&m.out[1][0][c][row], 4 * NT * ROWS, WARPS);
                 float* to = b.x + (size_t)m.columns[c].row * s.hidden + block * ROWS + row;
@@ -130,7 +168,7 @@ template <int D> DI void prefetch_chunk(const Shape& s, const Layer& l, const Co
 }
 
 template <int NT, int D> DI void attend_beside(const Shape& s, const Buffers& b, const Pass& a, Shared<NT>& m, const float* part, int n_qkv) {
-    const int w = (threadIdx.x - THREADS) >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, block = blockIdx.x;
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, block = blockIdx.x;
     const int warps = gridDim.x * (TEAM / 32), warp = block * (TEAM / 32) + w, n_units = units(s);
     const unsigned qkv_tiles = (2 * s.kv_heads + s.heads) * s.head_dim / ROWS;
     for (int l = 0; l < a.count; l++) {
@@ -195,7 +233,7 @@ template <int NT, int D> DI void run_pass(const Shape& s, const Buffers& b, cons
     const int qkv_tiles = (2 * s.kv_heads + s.heads) * s.head_dim / ROWS, blocks = gridDim.x;
     auto tiles_of = [&](int tiles) { return (tiles - (int)blockIdx.x + blocks - 1) / blocks; };
     const int n_in = tiles_of(a.tiles), n_qkv = tiles_of(qkv_tiles);
-    if (threadIdx.x < THREADS)
+    if (threadIdx.x >= TEAM)
         stream_weights<NT>(s, b, a, m, words, scales, slots, part, n_in, n_qkv);
     else
         attend_beside<NT, D>(s, b, a, m, part, n_qkv);
