@@ -23,10 +23,20 @@ fn main() -> rumik::Result<()> {
     let separate_phases = std::env::var_os("SEPARATE_PHASES").is_some();
     let options = Options { slots: 1, endless: true, separate_phases, ..Options::default() };
     let mut engine = CudaEngine::open(&export, &options)?;
-    println!("start {:.2} s (files {:.2} s), {:?}", begun.elapsed().as_secs_f64(), opened.as_secs_f64(), engine.memory());
+    println!(
+        "start {:.2} s (files {:.2} s), {:?}",
+        begun.elapsed().as_secs_f64(),
+        opened.as_secs_f64(),
+        engine.memory()
+    );
     let copy = engine.copy_rate()?;
     let bytes = engine.token_bytes();
-    println!("copy {:.2} TB/s; a token: {:.3} GB of weights, {} launches", copy / 1e12, bytes as f64 / 1e9, engine.token_launches());
+    println!(
+        "copy {:.2} TB/s; a token: {:.3} GB of weights, {} launches",
+        copy / 1e12,
+        bytes as f64 / 1e9,
+        engine.token_launches()
+    );
     println!("{:?}", bench::beginning(&mut engine, bench::PROMPT_TOKENS, 20)?);
     for &at in &positions {
         let run = bench::decoding(&mut engine, 1, at, 40)?;
@@ -35,7 +45,10 @@ fn main() -> rumik::Result<()> {
     }
     for time in engine.kernel_times(1, 500, 30)? {
         let rate = time.bytes as f64 / time.micros.median / 1e6;
-        println!("{:16} ×{:<3} {:7.2} µs ({:.2} .. {:.2}), {:.2} TB/s", time.name, time.launches, time.micros.median, time.micros.low, time.micros.high, rate);
+        println!(
+            "{:16} ×{:<3} {:7.2} µs ({:.2} .. {:.2}), {:.2} TB/s",
+            time.name, time.launches, time.micros.median, time.micros.low, time.micros.high, rate
+        );
     }
     for time in engine.kernel_times(34, 33, 20)? {
         println!("34 columns: {:16} {:7.2} µs", time.name, time.micros.median);

@@ -8,8 +8,8 @@
 //!
 //! `docs/architecture.md` walks the same way in words.
 
-pub mod checkpoint;
 pub mod bench;
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod engine;

@@ -198,7 +198,14 @@ impl Builder<'_> {
     }
 
     /// Two taps: the kernel is twice the stride, as everywhere in Mimi's SEANet.
-    fn transposed_conv(&mut self, name: &str, inputs: usize, outputs: usize, stride: usize, x: Tensor) -> Result<Tensor> {
+    fn transposed_conv(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+        x: Tensor,
+    ) -> Result<Tensor> {
         let kernel = 2 * stride;
         let weight = self.file.get_f32(&format!("{name}.weight"), &[inputs, outputs, kernel])?;
         let bias = self.file.get_f32(&format!("{name}.bias"), &[outputs])?;
@@ -321,9 +328,8 @@ fn ring_rows(config: &CodecConfig) -> usize {
 /// Checks that the kernels cover a codec.
 fn check(codec: &format::Codec, model: &crate::config::ModelConfig) -> Result<()> {
     let config = &codec.config;
-    let refuse = |why: String| {
-        Err(Error::Unsupported { what: format!("{}: this codec on a GPU", codec.weights.place()), why })
-    };
+    let refuse =
+        |why: String| Err(Error::Unsupported { what: format!("{}: this codec on a GPU", codec.weights.place()), why });
     if config.num_residual_layers > 1 && config.dilation_growth_rate > 1 {
         return refuse("dilated convolutions are not implemented".into());
     }
@@ -445,7 +451,16 @@ impl Codec {
         let (count, t) = (self.carry_count as i32, UPSAMPLING as i32);
         let most = self.past.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let arguments = [pointer(&self.streams), pointer(&self.carries), pointer(&count), pointer(&t)];
-        self.launch(device, stream, &self.carry, [self.carry_count + 1, columns, 1], 256, most, &arguments, Start::Early)
+        self.launch(
+            device,
+            stream,
+            &self.carry,
+            [self.carry_count + 1, columns, 1],
+            256,
+            most,
+            &arguments,
+            Start::Early,
+        )
     }
 
     #[allow(clippy::too_many_arguments)] // a launch's own parameters

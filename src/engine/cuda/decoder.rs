@@ -23,19 +23,26 @@ const NARROW_COLUMNS: usize = 8;
 /// Threads of a matrix block, and its warps.
 const THREADS: usize = 512;
 const WARPS: usize = 16;
-/// Shared memory in which the warps of a block keep tiles in flight (`RING_BYTES` of common.cuh, 16 times).
-const RING_BYTES: usize = WARPS * 3 * pack::INT4_TILE;
+/// Shared memory for one tile in flight in every warp of a block.
+const RING_STEP: usize = WARPS * pack::INT4_TILE;
+/// Tiles in flight, `project_in` and `project_out`: everywhere, and where a block has `DEEP_SHARED_BYTES` of shared memory
+/// (compute capability 8.0 and 9.0).
+const SHALLOW: [usize; 2] = [3, 3];
+const DEEP: [usize; 2] = [6, 7];
+const DEEP_SHARED_BYTES: usize = 160 << 10;
+/// Tiles in flight in the persistent kernel (`DEPTH` of layers.cu).
+const PASS_DEPTH: usize = 3;
 /// More than the fixed shared memory of the persistent kernel.
 const PASS_FIXED_BYTES: usize = 32 << 10;
 /// Threads of a block of the persistent kernel.
 const PASS_THREADS: usize = 640;
 /// Column tiles of a wide block (`WIDE_TILES` of layer.cu).
 const WIDE_TILES: usize = 5;
-/// Positions of an attention split (`CHUNK` of layer.cuh), and the most positions of a slot.
-const CHUNK: usize = 16;
+/// Positions of the shortest attention split and the most splits (`STEP` and `MAX_CHUNKS` of layer.cuh).
+const STEP: usize = 16;
+const MAX_CHUNKS: usize = 32;
+/// Most positions of a slot.
 const MAX_POSITIONS: usize = 8192;
-/// Blocks that share the splits of four units of one column.
-const SPLITS: usize = 32;
 /// Shared memory for the partial sums of the narrow `project_in`.
 const PART_BYTES: usize = 48 << 10;
 
@@ -63,6 +70,7 @@ pub struct Decoder {
     head: Head,
     pub(super) head_buffers: HeadBuffers,
     pass: Pass,
+    depth: [usize; 2],
     tiles: usize,
     blocks: usize,
     shared_bytes: usize,
@@ -129,7 +137,8 @@ fn check(export: &Export, slots: usize, positions: usize) -> Result<()> {
 fn check_memory(device: &Device, export: &Export, kv: KvShape) -> Result<()> {
     let config = &export.config;
     let int4 = |m: &format::Int4Matrix| m.n * m.k / 2 + m.n * m.k / GROUP * 4;
-    let layer = |l: &format::Layer| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down].into_iter().map(int4).sum::<usize>();
+    let layer =
+        |l: &format::Layer| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down].into_iter().map(int4).sum::<usize>();
     let weights: usize = export.layers.iter().map(layer).sum::<usize>()
         + config.audio_rows() * config.hidden_size * if matches!(export.head, format::Head::Bf16(_)) { 3 } else { 2 }
         + export.stop.up_weight.len() * 4;
@@ -139,8 +148,7 @@ fn check_memory(device: &Device, export: &Export, kv: KvShape) -> Result<()> {
         tensors.map(|(_, tensor)| tensor.data.len()).sum()
     });
     let cache = kv.elements() * 4;
-    let chunks = kv.positions.div_ceil(CHUNK);
-    let working = MAX_COLUMNS * config.query_size() * chunks * 4 + (128 << 20);
+    let working = MAX_COLUMNS * config.query_size() * MAX_CHUNKS * 4 + (128 << 20);
     let needed = weights + codec + cache + working;
     let (free, total) = device.memory()?;
     if needed > free {
@@ -189,7 +197,6 @@ impl Decoder {
             eps: config.layer_norm_eps,
             scale: 1.0 / (config.head_dim as f32).sqrt(),
         };
-        let chunks = positions.div_ceil(CHUNK);
         let columns = arena.zeros(MAX_COLUMNS * size_of::<Column>())?;
         let x = arena.zeros((slots + MAX_COLUMNS) * config.hidden_size * 4)?;
         let buffers = Buffers {
@@ -199,8 +206,8 @@ impl Decoder {
             hidden: arena.digits(config.hidden_size)?,
             attention: arena.digits(config.query_size())?,
             inner: arena.digits(config.intermediate_size)?,
-            partial: arena.zeros(MAX_COLUMNS * config.query_size() * chunks * 4)?,
-            partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * chunks * 8)?,
+            partial: arena.zeros(MAX_COLUMNS * config.query_size() * MAX_CHUNKS * 4)?,
+            partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * MAX_CHUNKS * 8)?,
             mlp_arrivals: arena.zeros(config.intermediate_size / GROUP * 4)?,
             attention_arrivals: arena.zeros(MAX_COLUMNS * config.query_size() / GROUP * 4)?,
             columns,
@@ -215,12 +222,14 @@ impl Decoder {
             out: arena.zeros(MAX_COLUMNS * size_of::<FrameOut>())?,
         };
         let attend = if config.head_dim == 128 { "attend_128" } else { "attend_64" };
-        let [in_4, in_8, out_4, out_8, norm_columns, project_in_wide, round_columns, project_out_wide, attend, scores, choose] = device
-            .kernels([
-                "project_in_4",
-                "project_in_8",
-                "project_out_4",
-                "project_out_8",
+        let deep = device.shared_bytes >= DEEP_SHARED_BYTES;
+        let narrow = match deep {
+            true => ["project_in_4_deep", "project_in_8_deep", "project_out_4_deep", "project_out_8_deep"],
+            false => ["project_in_4", "project_in_8", "project_out_4", "project_out_8"],
+        };
+        let [in_4, in_8, out_4, out_8] = device.kernels(narrow)?;
+        let [norm_columns, project_in_wide, round_columns, project_out_wide, attend, scores, choose] =
+            device.kernels([
                 "norm_columns",
                 "project_in_wide",
                 "round_columns",
@@ -250,6 +259,7 @@ impl Decoder {
                 passes,
             },
             pass,
+            depth: if deep { DEEP } else { SHALLOW },
             shared_bytes: device.shared_bytes,
             shape,
             layers,
@@ -344,7 +354,7 @@ impl Decoder {
     fn pass_bytes(&self, columns: usize) -> Option<usize> {
         let groups = self.shape.hidden as usize / GROUP;
         let part = self.tiles.div_ceil(self.blocks) * groups * columns * pack::ROWS * 4;
-        let bytes = columns.div_ceil(4) * groups * (1024 + 32) + RING_BYTES + part;
+        let bytes = columns.div_ceil(4) * groups * (1024 + 32) + PASS_DEPTH * RING_STEP + part;
         let fits = columns <= NARROW_COLUMNS && bytes + PASS_FIXED_BYTES <= self.shared_bytes;
         (self.functions.passes.is_some() && fits).then_some(bytes)
     }
@@ -394,7 +404,7 @@ impl Decoder {
         let tile_bytes = groups * columns * pack::ROWS * 4;
         let most = self.tiles.div_ceil(self.blocks);
         let round = (PART_BYTES / tile_bytes).clamp(1, most);
-        let shared = columns.div_ceil(4) * groups * (1024 + 32) + RING_BYTES + round * tile_bytes;
+        let shared = columns.div_ceil(4) * groups * (1024 + 32) + self.depth[0] * RING_STEP + round * tile_bytes;
         let round_arg = round as i32;
         let more = [pointer(&columns_arg), pointer(&tiles_arg), pointer(&round_arg)];
         let sizes = ([self.blocks.min(self.tiles), 1, 1], THREADS, shared);
@@ -415,7 +425,7 @@ impl Decoder {
     ) -> Result<()> {
         let positions = if positions == 0 { self.shape.positions as usize } else { positions };
         let units = self.buffers.attention.groups as usize;
-        let sizes = ([units.div_ceil(4), positions.div_ceil(CHUNK).min(SPLITS), columns], 128, 0);
+        let sizes = ([units.div_ceil(4), positions.div_ceil(STEP).min(MAX_CHUNKS), columns], 128, 0);
         self.launch(device, stream, &self.functions.attend, layer, sizes, &[])
     }
 
@@ -430,7 +440,7 @@ impl Decoder {
             let grid = [row_tiles.div_ceil(2), columns.div_ceil(4 * WIDE_TILES), 1];
             (&self.functions.project_out_wide, grid, 2 * 2 * WARPS * 4 * WIDE_TILES * pack::ROWS * 4)
         } else {
-            (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], RING_BYTES)
+            (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], self.depth[1] * RING_STEP)
         };
         self.launch(device, stream, kernel, layer, (grid, THREADS, shared), &[pointer(&columns_arg)])
     }
@@ -588,7 +598,8 @@ fn load_head(arena: &mut Arena<'_>, export: &Export) -> Result<Head> {
     let gathered = export.audio_ids.iter().flat_map(|&id| embedding.row(id as usize)).collect::<Vec<i8>>();
     let gathered_scale: Vec<f32> = export.audio_ids.iter().map(|&id| embedding.scale[id as usize].to_f32()).collect();
     let end_row = export.audio_ids.iter().position(|&id| id == config.audio_end_token_id);
-    let end_row = end_row.ok_or_else(|| Error::invalid(&export.name, "head.audio_ids", "the id of </audio>", "none"))?;
+    let end_row =
+        end_row.ok_or_else(|| Error::invalid(&export.name, "head.audio_ids", "the id of </audio>", "none"))?;
     Ok(Head {
         rows,
         row_scale,

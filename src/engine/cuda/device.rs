@@ -348,9 +348,10 @@ impl Device {
         let mut found = Vec::with_capacity(N);
         for name in names {
             let functions: Vec<_> = modules.iter().map(|module| module.load_function(name)).collect();
-            let function = functions.into_iter().reduce(|a, b| a.or(b)).unwrap_or(Err(DriverError(
-                sys::CUresult::CUDA_ERROR_NOT_FOUND,
-            )));
+            let function = functions
+                .into_iter()
+                .reduce(|a, b| a.or(b))
+                .unwrap_or(Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)));
             let function = self.check("find its kernels", function)?;
             let fixed = self.check("ask about its kernels", function.shared_size_bytes())?;
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

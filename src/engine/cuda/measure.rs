@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
+use super::CudaEngine;
 use super::device::{Event, Graph};
 use super::kernels::{Column, FrameOut};
-use super::CudaEngine;
 use crate::error::Result;
 
 /// Bytes copied to measure the copy rate: many times the largest L2 cache.
@@ -66,7 +66,8 @@ impl CudaEngine {
         self.device.write(&self.main, self.decoder.columns(), &columns)?;
         let frame = FrameOut { frames: 1, ..FrameOut::default() };
         self.device.write(&self.main, self.decoder.out(), &vec![frame; columns.len()])?;
-        let rows: Vec<f32> = (0..columns.len() * self.info.config.hidden_size).map(|i| (i % 97) as f32 - 48.0).collect();
+        let rows: Vec<f32> =
+            (0..columns.len() * self.info.config.hidden_size).map(|i| (i % 97) as f32 - 48.0).collect();
         self.device.write(&self.main, self.decoder.residual(0), &rows)?;
         self.device.synchronize(&self.main)
     }

@@ -12,8 +12,8 @@
 mod codec;
 mod decoder;
 mod device;
-mod measure;
 pub mod kernels;
+mod measure;
 pub mod pack;
 pub use measure::{KernelTime, Spread};
 #[cfg(test)]

@@ -140,7 +140,7 @@ fn poison(engine: &CudaEngine) {
     }
     fill(buffers.q, MAX_COLUMNS * config.query_size() * 4);
     fill(buffers.mlp, MAX_COLUMNS * config.intermediate_size * 4);
-    fill(buffers.partial, MAX_COLUMNS * config.query_size() * engine.info.positions.div_ceil(16) * 4);
+    fill(buffers.partial, MAX_COLUMNS * config.query_size() * 32 * 4);
     for digits in [buffers.hidden, buffers.attention, buffers.inner] {
         fill(digits.words, MAX_COLUMNS / 4 * digits.groups as usize * 1024);
         fill(digits.scales, MAX_COLUMNS / 4 * digits.groups as usize * 32);
@@ -168,8 +168,7 @@ fn check_layer(engine: &CudaEngine, export: &Export, layer: usize, count: usize)
     run_layer(engine, layer, count, count);
 
     let normed = rounded(engine, buffers.hidden, count);
-    let back: Vec<f32> =
-        normed.q.iter().enumerate().map(|(i, &q)| f32::from(q) * normed.scale[i / GROUP]).collect();
+    let back: Vec<f32> = normed.q.iter().enumerate().map(|(i, &q)| f32::from(q) * normed.scale[i / GROUP]).collect();
     let mut expected = vec![0.0; count * hidden];
     for (x, out) in pass.x.chunks(hidden).zip(expected.chunks_mut(hidden)) {
         plain::layer_norm(x, &weights.norm, config.layer_norm_eps, out);
@@ -196,7 +195,8 @@ fn check_layer(engine: &CudaEngine, export: &Export, layer: usize, count: usize)
         (0..kv).flat_map(one).map(|(head, p, d)| at(head, p, d)).collect::<Vec<u16>>()
     };
     let stored = |from: Address| {
-        let one = |head: usize| read::<u16>(engine, from + (head * engine.info.positions * dim * 2) as u64, count * dim);
+        let one =
+            |head: usize| read::<u16>(engine, from + (head * engine.info.positions * dim * 2) as u64, count * dim);
         (0..kv).flat_map(one).collect::<Vec<u16>>()
     };
     let (keys, values) = (stored(engine.decoder.layers[layer].keys), stored(engine.decoder.layers[layer].values));
@@ -250,7 +250,8 @@ fn a_column_has_the_same_bits_alone_and_in_any_company() {
     let export = demo();
     let (slots, past) = (8, 150);
     let engine = open(&export, slots, 600);
-    let column = |slot: usize| Column { slot: slot as i32, position: past - slot as i32 * 17, live: 1, row: slot as i32 };
+    let column =
+        |slot: usize| Column { slot: slot as i32, position: past - slot as i32 * 17, live: 1, row: slot as i32 };
     for layer in [0, 3] {
         // A past for every slot, and 9 columns that run wide: 8 slots and a spare one.
         for slot in 0..slots as i32 {
@@ -387,8 +388,7 @@ fn the_choice_is_the_plain_samplers() {
         let out = read::<FrameOut>(&engine, engine.decoder.out(), 1)[0];
         let outlook = Outlook { logits: &logits, stop_probability: 1.0 / (1.0 + (-stop).exp()), end_row };
         let noise = Noise { seed, sequence: case, step: step as u32 };
-        let expected =
-            sampler::next_token(outlook, Sampling { temperature, top_k }, noise, max_new as usize).unwrap();
+        let expected = sampler::next_token(outlook, Sampling { temperature, top_k }, noise, max_new as usize).unwrap();
         let end = match expected.end {
             None => 0,
             Some(End::StopHead) => END_STOP_HEAD,

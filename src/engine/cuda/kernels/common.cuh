@@ -92,38 +92,42 @@ DI Tile4 load_tile4(const uint8_t* tile, int lane) {
     return {load_stream(tile + lane * 16), load_stream(tile + 512 + lane * 16), load_stream2(tile + 1024 + (lane >> 2) * 8)};
 }
 
-// A warp's own ring of int4 tiles in shared memory: RING tiles are under way while one is used, and no registers hold them.
+// A warp's own ring of int4 tiles in shared memory: DEPTH tiles are under way while one is used, and no registers hold them.
 // Only the owning warp touches it, so it needs no barrier.
-constexpr int RING = 3;  // x 17 KB a block; more floods the memory, and every wait for another block lengthens
-constexpr int RING_BYTES = RING * TILE4;
-struct Ring {
-    uint8_t* slots;  // [RING][TILE4], 16-byte aligned
+template <int DEPTH> struct Ring {
+    static constexpr int BYTES = DEPTH * TILE4;
+    uint8_t* slots;  // [DEPTH][TILE4], 16-byte aligned
     int slot;        // of the oldest tile
-};
-// Asks for a tile, or for nothing when `tile` is null; either way it is the next to come.
-DI void ring_push(const Ring& r, int slot, const uint8_t* tile, int lane) {
-    if (tile) {
-        uint32_t to = (uint32_t)__cvta_generic_to_shared(r.slots + slot * TILE4);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + lane * 16), "l"(tile + lane * 16) : "memory");
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 512 + lane * 16), "l"(tile + 512 + lane * 16) : "memory");
-        if (lane < 4) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 1024 + lane * 16), "l"(tile + 1024 + lane * 16) : "memory");
+
+    // Asks for a tile, or for nothing when `tile` is null; either way it is the next to come.
+    __device__ __forceinline__ void push(int to_slot, const uint8_t* tile, int lane) const {
+        if (tile) {
+            uint32_t to = (uint32_t)__cvta_generic_to_shared(slots + to_slot * TILE4);
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + lane * 16), "l"(tile + lane * 16) : "memory");
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 512 + lane * 16), "l"(tile + 512 + lane * 16) : "memory");
+            if (lane < 4) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 1024 + lane * 16), "l"(tile + 1024 + lane * 16) : "memory");
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Takes the oldest tile and asks for `next` in its place.
-DI Tile4 ring_take(Ring& r, const uint8_t* next, int lane) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(RING - 1) : "memory");
-    __syncwarp();
-    const uint8_t* from = r.slots + r.slot * TILE4;
-    Tile4 t;
-    t.a = *reinterpret_cast<const uint4*>(from + lane * 16);
-    t.b = *reinterpret_cast<const uint4*>(from + 512 + lane * 16);
-    t.s = *reinterpret_cast<const uint2*>(from + 1024 + (lane >> 2) * 8);
-    __syncwarp();
-    ring_push(r, r.slot, next, lane);
-    r.slot = r.slot + 1 == RING ? 0 : r.slot + 1;
-    return t;
-}
+    // Fills the ring with the first tiles: tile_at(0), tile_at(1), ...
+    template <class TileAt> __device__ __forceinline__ void fill(TileAt tile_at, int lane) const {
+        for (int i = 0; i < DEPTH; i++) push(i, tile_at(i), lane);
+    }
+    // Takes the oldest tile and asks for `next` in its place.
+    __device__ __forceinline__ Tile4 take(const uint8_t* next, int lane) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 1) : "memory");
+        __syncwarp();
+        const uint8_t* from = slots + slot * TILE4;
+        Tile4 t;
+        t.a = *reinterpret_cast<const uint4*>(from + lane * 16);
+        t.b = *reinterpret_cast<const uint4*>(from + 512 + lane * 16);
+        t.s = *reinterpret_cast<const uint2*>(from + 1024 + (lane >> 2) * 8);
+        __syncwarp();
+        push(slot, next, lane);
+        slot = slot + 1 == DEPTH ? 0 : slot + 1;
+        return t;
+    }
+};
 
 // A lane's share of a 16 x 128 int8 tile: one word quadruple per step of 32 columns.
 struct Tile8 {

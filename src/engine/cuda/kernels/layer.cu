@@ -1,6 +1,6 @@
 // A decoder layer: project_in (LayerNorm, q, k, v, gate, up), attend, project_out (o_proj, down_proj, residual).
 //
-// The narrow kernels (up to 4 or 8 columns) read each weight once and are bound by memory: every warp keeps RING tiles of its
+// The narrow kernels (up to 4 or 8 columns) read each weight once and are bound by memory: every warp keeps some tiles of its
 // group in flight, the first of them requested before the kernel may touch anything another kernel wrote. The
 // wide kernels (up to 64 columns: prompts, many slots) loop over column tiles and use each fragment for two row tiles. Both
 // fold in the same order, so a column's bits do not depend on which kernel ran, nor on its neighbours.
@@ -9,21 +9,21 @@
 constexpr int WIDE_TILES = 5;  // column tiles of a wide block
 
 // Grid: any number of blocks; block: 512 threads. Columns: at most 4 * NT. Dynamic shared memory: see `narrow_in_bytes`.
-template <int NT> DI void project_in_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns, int tiles, int round) {
+template <int NT, int DEPTH> DI void project_in_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns, int tiles, int round) {
     extern __shared__ __align__(16) uint8_t shared[];
     __shared__ float2 moments[4 * NT * WARPS];
     __shared__ Column shared_columns[4 * NT];
     const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
     uint32_t* words = reinterpret_cast<uint32_t*>(shared);                       // [NT][groups][256]
     float2* scales = reinterpret_cast<float2*>(words + NT * groups * FRAGMENT);  // [NT][groups][4]
-    uint8_t* slots = reinterpret_cast<uint8_t*>(scales + NT * groups * 4);       // [16 warps][RING_BYTES]
-    float* part = reinterpret_cast<float*>(slots + WARPS * RING_BYTES);          // [round][groups][columns][16]
+    uint8_t* slots = reinterpret_cast<uint8_t*>(scales + NT * groups * 4);       // [16 warps][DEPTH] tiles
+    float* part = reinterpret_cast<float*>(slots + WARPS * Ring<DEPTH>::BYTES);  // [round][groups][columns][16]
     launch_dependents();
     const int n = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;  // tiles of this block
     const uint8_t* mine = l.in + ((size_t)blockIdx.x * groups + w) * TILE4;
     const size_t step = (size_t)gridDim.x * groups * TILE4;
-    Ring ring = {slots + w * RING_BYTES, 0};
-    for (int d = 0; d < RING; d++) ring_push(ring, d, d < n && w < groups ? mine + d * step : nullptr, lane);
+    Ring<DEPTH> ring = {slots + w * Ring<DEPTH>::BYTES, 0};
+    ring.fill([&](int i) { return i < n && w < groups ? mine + i * step : nullptr; }, lane);
     wait_prerequisites();
     if (!any_live(b.columns, columns)) return;
     if (threadIdx.x < columns) shared_columns[threadIdx.x] = b.columns[threadIdx.x];
@@ -41,7 +41,7 @@ template <int NT> DI void project_in_narrow(const Shape& s, const Layer& l, cons
         int last = min(first + round, n);
         if (w < groups) {
             for (int i = first; i < last; i++) {
-                Tile4 t = ring_take(ring, i + RING < n ? mine + (i + RING) * step : nullptr, lane);
+                Tile4 t = ring.take(i + DEPTH < n ? mine + (i + DEPTH) * step : nullptr, lane);
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
                     float p[2] = {0, 0};
@@ -150,17 +150,17 @@ extern "C" __global__ void __launch_bounds__(128) round_columns(const __grid_con
 
 // Grid: hidden / 16 blocks, one row tile each; block: 512 threads. Columns: at most 4 * NT.
 // x[row] = (x[row] + o_proj(attention)) + down_proj(inner).
-template <int NT> DI void project_out_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns) {
+template <int NT, int DEPTH> DI void project_out_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns) {
     __shared__ float part[2][WARPS][4 * NT][ROWS];
-    extern __shared__ __align__(16) uint8_t shared[];  // [16 warps][RING_BYTES]
+    extern __shared__ __align__(16) uint8_t shared[];  // [16 warps][DEPTH] tiles
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
     const int down = b.inner.groups, o = b.attention.groups;
     const int n_down = w < down ? (down - w + WARPS - 1) / WARPS : 0, n_o = w < o ? (o - w + WARPS - 1) / WARPS : 0, n = n_down + n_o;
     const uint8_t* mine = l.out + (size_t)blockIdx.x * (down + o) * TILE4;
     auto tile_at = [&](int i) { return i < n ? mine + (size_t)(i < n_down ? w + i * WARPS : down + w + (i - n_down) * WARPS) * TILE4 : nullptr; };
     launch_dependents();
-    Ring ring = {shared + w * RING_BYTES, 0};
-    for (int d = 0; d < RING; d++) ring_push(ring, d, tile_at(d), lane);
+    Ring<DEPTH> ring = {shared + w * Ring<DEPTH>::BYTES, 0};
+    ring.fill(tile_at, lane);
     wait_prerequisites();
     if (!any_live(b.columns, columns)) return;
     float p[NT][2] = {};
@@ -243,8 +243,7 @@ template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b
     const Column column = b.columns[c];
     if (!column.live || unit >= units(s)) return;
     const Range range = seen(l, column.position);
-    for (int chunk = range.first_chunk + blockIdx.y; chunk <= range.last_chunk; chunk += gridDim.y)
-        attend_chunk<D>(s, l, b, column, range, c, unit, chunk, lane);
+    for (int i = blockIdx.y; i < range.chunks(); i += gridDim.y) attend_chunk<D>(s, l, b, column.slot, range, c, unit, range.first_chunk() + i, lane);
     int last = 0;
     if (lane == 0) last = arrive_last(b.attention_arrivals + c * units(s) + unit, gridDim.y);
     if (__shfl_sync(ALL, last, 0)) join_chunks<D>(s, b, range, c, unit, lane);
@@ -252,9 +251,14 @@ template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b
 
 #define KERNEL extern "C" __global__ void
 #define LAYER const __grid_constant__ Shape s, const __grid_constant__ Layer l, const __grid_constant__ Buffers b
-KERNEL __launch_bounds__(THREADS, 1) project_in_4(LAYER, int columns, int tiles, int round) { project_in_narrow<1>(s, l, b, columns, tiles, round); }
-KERNEL __launch_bounds__(THREADS, 1) project_in_8(LAYER, int columns, int tiles, int round) { project_in_narrow<2>(s, l, b, columns, tiles, round); }
-KERNEL __launch_bounds__(THREADS, 1) project_out_4(LAYER, int columns) { project_out_narrow<1>(s, l, b, columns); }
-KERNEL __launch_bounds__(THREADS, 1) project_out_8(LAYER, int columns) { project_out_narrow<2>(s, l, b, columns); }
+#define NARROW(NAME, NT, DEPTH_IN, DEPTH_OUT)                                                                                         \
+    KERNEL __launch_bounds__(THREADS, 1) project_in_##NAME(LAYER, int columns, int tiles, int round) {                                \
+        project_in_narrow<NT, DEPTH_IN>(s, l, b, columns, tiles, round);                                                              \
+    }                                                                                                                                 \
+    KERNEL __launch_bounds__(THREADS, 1) project_out_##NAME(LAYER, int columns) { project_out_narrow<NT, DEPTH_OUT>(s, l, b, columns); }
+NARROW(4, 1, 3, 3)
+NARROW(8, 2, 3, 3)
+NARROW(4_deep, 1, 6, 7)  // where a block has the shared memory: nearly all of project_out is on its way while attention runs
+NARROW(8_deep, 2, 6, 7)
 KERNEL __launch_bounds__(128) attend_128(LAYER) { attend<128>(s, l, b); }
 KERNEL __launch_bounds__(128) attend_64(LAYER) { attend<64>(s, l, b); }

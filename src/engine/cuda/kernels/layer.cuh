@@ -2,7 +2,8 @@
 #pragma once
 #include "common.cuh"
 
-constexpr int CHUNK = 16;             // positions of one attention split, counted from position 0
+constexpr int STEP = 16;              // positions a warp attends to at a time
+constexpr int MAX_CHUNKS = 32;        // splits of the positions a unit sees
 
 struct Layer {
     const uint8_t* in;    // [(k, v, q, gate/up) tiles][hidden groups] int4 tiles; gate and up interleaved 8 + 8 rows
@@ -25,8 +26,8 @@ struct Buffers {
     Digits hidden;        // LayerNorm of x, prepared for the wide project_in
     Digits attention;     // [heads * head_dim] rounded
     Digits inner;         // [intermediate] rounded
-    float* partial;       // [columns][units][chunks][128]; a unit is 128 columns of the queries
-    float2* partial_ml;   // [columns][units][chunks][128 / head_dim] (maximum, sum)
+    float* partial;       // [columns][units][32][128]; a unit is 128 columns of the queries
+    float2* partial_ml;   // [columns][units][32][128 / head_dim] (maximum, sum)
     unsigned* mlp_arrivals;        // [intermediate / 128]
     unsigned* attention_arrivals;  // [columns][units]
     const Column* columns;
@@ -131,7 +132,7 @@ DI void round_mlp_group(const Shape& s, const Buffers& b, int c, int g, int lane
 
 // Folds a warp's groups w, w + 16, ... of rounded activations with the next `n` tiles of its ring into p. tile_at(i): address of
 // the i-th tile from here on, or null. Fragments are asked for AHEAD groups early; they come from L2, other blocks wrote them.
-template <int NT, class TileAt> DI void fold_groups(Ring& ring, const Digits& from, int n, int columns, int w, int lane, TileAt tile_at, float (&p)[NT][2]) {
+template <int NT, int DEPTH, class TileAt> DI void fold_groups(Ring<DEPTH>& ring, const Digits& from, int n, int columns, int w, int lane, TileAt tile_at, float (&p)[NT][2]) {
     constexpr int AHEAD = NT == 1 ? 3 : 2;
     uint32_t x[AHEAD][NT][8];
     float2 sx[AHEAD][NT];
@@ -150,7 +151,7 @@ template <int NT, class TileAt> DI void fold_groups(Ring& ring, const Digits& fr
 #pragma unroll
         for (int d = 0; d < AHEAD; d++) {
             if (i + d >= n) break;
-            Tile4 tile = ring_take(ring, tile_at(i + d + RING), lane);
+            Tile4 tile = ring.take(tile_at(i + d + DEPTH), lane);
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) fold_tile4(tile, x[d][nt], sx[d][nt], p[nt]);
             if (i + d + AHEAD < n) fetch(i + d + AHEAD, d);
@@ -159,121 +160,127 @@ template <int NT, class TileAt> DI void fold_groups(Ring& ring, const Digits& fr
 }
 
 // ---- attention ---------------------------------------------------------------------------------------------------------------
-// A warp works on one unit, 128 columns of the queries (one head of 128, or two of 64), of one column and one chunk of 16
-// positions, counted from position 0. Each chunk leaves its own maximum, sum and output; the warp that finishes the last chunk of
-// a unit joins them in index order and rounds the result, which is one group. No barriers, no shared memory.
+// A warp works on one unit, 128 columns of the queries (one head of 128, or two of 64), of one column and one chunk of the
+// positions. Chunks are 16, 32, 64, ... positions long, counted from 0, so that there are at most 32; their length depends on
+// the column's own position alone, so the bits do, too. Each chunk leaves its maximum, sum and output; the warp that finishes
+// the last chunk of a unit joins them in index order and rounds the result, which is one group. No barriers, no shared memory.
 struct Range {
-    int first, first_chunk, last_chunk;  // oldest position seen, its chunk, the newest position's chunk
-    __device__ int chunks() const { return last_chunk - first_chunk + 1; }
+    int first, last, length;  // oldest and newest position seen; positions of a chunk
+    __device__ int first_chunk() const { return first / length; }
+    __device__ int chunks() const { return last / length - first / length + 1; }
 };
 DI Range seen(const Layer& l, int position) {
-    int first = l.window ? max(0, position - l.window + 1) : 0;
-    return {first, first / CHUNK, position / CHUNK};
+    int length = STEP;
+    while (position / length >= MAX_CHUNKS) length *= 2;
+    return {l.window ? max(0, position - l.window + 1) : 0, position, length};
 }
 DI int units(const Shape& s) { return s.heads * s.head_dim / GROUP; }
-DI int all_chunks(const Shape& s) { return (s.positions + CHUNK - 1) / CHUNK; }
 
-template <int D> DI void attend_chunk(const Shape& s, const Layer& l, const Buffers& b, const Column& column, const Range& range, int c, int unit, int chunk,
-                                      int lane) {
-    constexpr int H = GROUP / D, LANES = D / 8, AT_ONCE = 32 / LANES, STEPS = CHUNK / AT_ONCE;  // heads; lanes a position; positions a load; loads
+template <int D> DI void attend_chunk(const Shape& s, const Layer& l, const Buffers& b, int slot, const Range& range, int c, int unit, int chunk, int lane) {
+    constexpr int H = GROUP / D, LANES = D / 8, AT_ONCE = 32 / LANES, STEPS = STEP / AT_ONCE;  // heads; lanes a position; positions a load; loads
     const int sub = lane / LANES, d0 = lane % LANES * 8, kv = unit * H * s.kv_heads / s.heads;
-    const size_t base = (((size_t)column.slot * s.kv_heads + kv) * s.positions + chunk * CHUNK) * D + d0;
-    const size_t at = ((size_t)c * units(s) + unit) * all_chunks(s) + chunk;
-    uint4 k[STEPS], v[STEPS];
-    bool valid[STEPS];
+    const size_t base = (((size_t)slot * s.kv_heads + kv) * s.positions + sub) * D + d0;
+    const size_t at = ((size_t)c * units(s) + unit) * MAX_CHUNKS + chunk;
+    float q[H][8], top[H], sum[H] = {}, out[H][8] = {};
 #pragma unroll
-    for (int i = 0; i < STEPS; i++) {
-        int p = chunk * CHUNK + i * AT_ONCE + sub;
-        valid[i] = p >= range.first && p <= column.position;
-        k[i] = valid[i] ? __ldcg(reinterpret_cast<const uint4*>(l.k + base + (i * AT_ONCE + sub) * D)) : make_uint4(0, 0, 0, 0);
-        v[i] = valid[i] ? __ldcg(reinterpret_cast<const uint4*>(l.v + base + (i * AT_ONCE + sub) * D)) : make_uint4(0, 0, 0, 0);
+    for (int h = 0; h < H; h++) {
+        load4(b.q + ((size_t)c * units(s) + unit) * GROUP + h * D + d0, reinterpret_cast<float(&)[4]>(q[h][0]));
+        load4(b.q + ((size_t)c * units(s) + unit) * GROUP + h * D + d0 + 4, reinterpret_cast<float(&)[4]>(q[h][4]));
+        top[h] = -INFINITY;
+    }
+    const int from = max(range.first, chunk * range.length) / STEP, to = min(range.last, (chunk + 1) * range.length - 1) / STEP;
+    for (int step = from; step <= to; step++) {
+        uint4 k[STEPS], v[STEPS];
+        bool valid[STEPS];
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            int p = step * STEP + i * AT_ONCE;
+            valid[i] = p + sub >= range.first && p + sub <= range.last;
+            k[i] = valid[i] ? __ldcg(reinterpret_cast<const uint4*>(l.k + base + (size_t)p * D)) : make_uint4(0, 0, 0, 0);
+            v[i] = valid[i] ? __ldcg(reinterpret_cast<const uint4*>(l.v + base + (size_t)p * D)) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int h = 0; h < H; h++) {
+            float score[STEPS], highest = top[h];
+#pragma unroll
+            for (int i = 0; i < STEPS; i++) {
+                const __half2* pairs = reinterpret_cast<const __half2*>(&k[i]);
+                float dot = 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    float2 kj = __half22float2(pairs[j]);
+                    dot = __fmaf_rn(q[h][2 * j], kj.x, dot);
+                    dot = __fmaf_rn(q[h][2 * j + 1], kj.y, dot);
+                }
+#pragma unroll
+                for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(ALL, dot, o);
+                score[i] = valid[i] ? dot * s.scale : -INFINITY;
+                highest = fmaxf(highest, score[i]);
+            }
+#pragma unroll
+            for (int o = LANES; o < 32; o <<= 1) highest = fmaxf(highest, __shfl_xor_sync(ALL, highest, o));
+            const float shrink = exp_plain(top[h] - highest);
+            top[h] = highest, sum[h] *= shrink;
+#pragma unroll
+            for (int j = 0; j < 8; j++) out[h][j] *= shrink;
+#pragma unroll
+            for (int i = 0; i < STEPS; i++) {
+                const __half2* pairs = reinterpret_cast<const __half2*>(&v[i]);
+                float p = valid[i] ? exp_plain(score[i] - highest) : 0.f;
+                sum[h] += p;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    float2 vj = __half22float2(pairs[j]);
+                    out[h][2 * j] = __fmaf_rn(p, vj.x, out[h][2 * j]);
+                    out[h][2 * j + 1] = __fmaf_rn(p, vj.y, out[h][2 * j + 1]);
+                }
+            }
+        }
     }
 #pragma unroll
     for (int h = 0; h < H; h++) {
-        float q[8], score[STEPS], top = -INFINITY, sum = 0, out[8] = {};
-        load4(b.q + ((size_t)c * units(s) + unit) * GROUP + h * D + d0, reinterpret_cast<float(&)[4]>(q[0]));
-        load4(b.q + ((size_t)c * units(s) + unit) * GROUP + h * D + d0 + 4, reinterpret_cast<float(&)[4]>(q[4]));
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const __half2* pairs = reinterpret_cast<const __half2*>(&k[i]);
-            float dot = 0;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float2 kj = __half22float2(pairs[j]);
-                dot = __fmaf_rn(q[2 * j], kj.x, dot);
-                dot = __fmaf_rn(q[2 * j + 1], kj.y, dot);
-            }
-#pragma unroll
-            for (int o = LANES / 2; o; o >>= 1) dot += __shfl_xor_sync(ALL, dot, o);
-            score[i] = valid[i] ? dot * s.scale : -INFINITY;
-            top = fmaxf(top, score[i]);
-        }
-#pragma unroll
-        for (int o = LANES; o < 32; o <<= 1) top = fmaxf(top, __shfl_xor_sync(ALL, top, o));
-#pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const __half2* pairs = reinterpret_cast<const __half2*>(&v[i]);
-            float p = valid[i] ? exp_plain(score[i] - top) : 0.f;
-            sum += p;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float2 vj = __half22float2(pairs[j]);
-                out[2 * j] = __fmaf_rn(p, vj.x, out[2 * j]);
-                out[2 * j + 1] = __fmaf_rn(p, vj.y, out[2 * j + 1]);
-            }
-        }
 #pragma unroll
         for (int o = LANES; o < 32; o <<= 1) {
-            sum += __shfl_xor_sync(ALL, sum, o);
+            sum[h] += __shfl_xor_sync(ALL, sum[h], o);
 #pragma unroll
-            for (int j = 0; j < 8; j++) out[j] += __shfl_xor_sync(ALL, out[j], o);
+            for (int j = 0; j < 8; j++) out[h][j] += __shfl_xor_sync(ALL, out[h][j], o);
         }
         if (sub == 0) {
-            float4* to = reinterpret_cast<float4*>(b.partial + at * GROUP + h * D + d0);
-            __stcg(to, make_float4(out[0], out[1], out[2], out[3]));
-            __stcg(to + 1, make_float4(out[4], out[5], out[6], out[7]));
+            float4* to_partial = reinterpret_cast<float4*>(b.partial + at * GROUP + h * D + d0);
+            __stcg(to_partial, make_float4(out[h][0], out[h][1], out[h][2], out[h][3]));
+            __stcg(to_partial + 1, make_float4(out[h][4], out[h][5], out[h][6], out[h][7]));
         }
-        if (lane == 0) __stcg(b.partial_ml + at * H + h, make_float2(top, sum));
+        if (lane == 0) __stcg(b.partial_ml + at * H + h, make_float2(top[h], sum[h]));
     }
     __syncwarp();
 }
 
-// Joins the chunks of a unit; a whole warp calls it.
+// Joins the at most 32 chunks of a unit; a whole warp calls it.
 template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Range& range, int c, int unit, int lane) {
     constexpr int H = GROUP / D;
     const int n = range.chunks(), mine = lane * 4 / D;  // the head of the lane's four outputs
-    const size_t at = ((size_t)c * units(s) + unit) * all_chunks(s) + range.first_chunk;
-    float top[H], sum[H] = {}, o[4] = {};
+    const size_t at = ((size_t)c * units(s) + unit) * MAX_CHUNKS + range.first_chunk();
+    float e[H], sum[H], o[4] = {};
 #pragma unroll
-    for (int h = 0; h < H; h++) {
-        top[h] = -INFINITY;
-        for (int i = lane; i < n; i += 32) top[h] = fmaxf(top[h], __ldcg(b.partial_ml + (at + i) * H + h).x);
+    for (int h = 0; h < H; h++) {  // lane i weighs chunk i
+        float2 ml = lane < n ? __ldcg(b.partial_ml + (at + lane) * H + h) : make_float2(-INFINITY, 0.f);
+        float top = ml.x;
 #pragma unroll
-        for (int x = 16; x; x >>= 1) top[h] = fmaxf(top[h], __shfl_xor_sync(ALL, top[h], x));
+        for (int x = 16; x; x >>= 1) top = fmaxf(top, __shfl_xor_sync(ALL, top, x));
+        e[h] = lane < n ? exp_plain(ml.x - top) : 0.f;
+        sum[h] = sum_lanes(e[h] * ml.y);
     }
-    for (int from = 0; from < n; from += 32) {
-        float e[H];
-#pragma unroll
-        for (int h = 0; h < H; h++) {
-            float2 ml = from + lane < n ? __ldcg(b.partial_ml + (at + from + lane) * H + h) : make_float2(top[h], 0.f);
-            e[h] = from + lane < n ? exp_plain(ml.x - top[h]) : 0.f;
-            sum[h] = __fmaf_rn(e[h], ml.y, sum[h]);
-        }
-        const int count = min(32, n - from);
 #pragma unroll 8
-        for (int i = 0; i < count; i++) {
-            float part[4], weight = __shfl_sync(ALL, e[0], i);
-            if (H == 2) {
-                float other = __shfl_sync(ALL, e[H - 1], i);
-                weight = mine ? other : weight;
-            }
-            load4(b.partial + (at + from + i) * GROUP + lane * 4, part);
-#pragma unroll
-            for (int j = 0; j < 4; j++) o[j] = __fmaf_rn(weight, part[j], o[j]);
+    for (int i = 0; i < n; i++) {
+        float part[4], weight = __shfl_sync(ALL, e[0], i);
+        if (H == 2) {
+            float other = __shfl_sync(ALL, e[H - 1], i);
+            weight = mine ? other : weight;
         }
-    }
+        load4(b.partial + (at + i) * GROUP + lane * 4, part);
 #pragma unroll
-    for (int h = 0; h < H; h++) sum[h] = sum_lanes(sum[h]);
+        for (int j = 0; j < 4; j++) o[j] = __fmaf_rn(weight, part[j], o[j]);
+    }
 #pragma unroll
     for (int j = 0; j < 4; j++) o[j] = __fdiv_rn(o[j], sum[H == 2 ? mine : 0]);
     int to = (c >> 2) * b.attention.groups + unit;

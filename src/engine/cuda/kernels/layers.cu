@@ -1,6 +1,6 @@
 // All decoder layers of one pass in one persistent kernel, for up to 8 columns.
 //
-// A block of every multiprocessor stays for the whole pass. Sixteen warps stream weights: each keeps RING tiles in flight and
+// A block of every multiprocessor stays for the whole pass. Sixteen warps stream weights: each keeps DEPTH tiles in flight and
 // never lets the memory idle, because the tiles it fetches while it waits for other blocks are those of the phases to come. Four more warps finish q, k and v and do the attention while the others work on gate and up. Blocks wait for
 // each other through counters in global memory, one for each kind of result; the order of sums is that of layer.cu, so the
 // bits are the same.
@@ -11,6 +11,7 @@
 
 constexpr int TEAM = 128;  // threads that attend: the first of the block, whose warps the schedulers prefer
 constexpr int BLOCK = THREADS + TEAM;
+constexpr int DEPTH = 3;   // tiles a warp has in flight; more floods the memory, and every wait for another block lengthens
 constexpr int CONSUMERS = 1, QKV = 2;  // named barriers
 
 struct Pass {
@@ -83,8 +84,8 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
                  n1 + n2 + n3 ? a.count + 1 : 0};
     feed.turn();
     auto next = [&](int) { return feed.next(); };
-    Ring ring = {slots + w * RING_BYTES, 0};
-    for (int d = 0; d < RING; d++) ring_push(ring, d, feed.next(), lane);
+    Ring<DEPTH> ring = {slots + w * Ring<DEPTH>::BYTES, 0};
+    ring.fill(next, lane);
     for (int l = 0; l < a.count; l++) {
         const Layer layer = a.layers[l];  // in registers: waiting empties L1
         if (l) {
@@ -103,7 +104,7 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
             }
             auto project = [&](int from, int to) {
                 for (int i = from; i < to; i++) {
-                    Tile4 tile = ring_take(ring, feed.next(), lane);
+                    Tile4 tile = ring.take(feed.next(), lane);
 #pragma unroll
                     for (int nt = 0; nt < NT; nt++) {
                         float p[2] = {0, 0};
@@ -157,13 +158,13 @@ template <int NT> DI void stream_weights(const Shape& s, const Buffers& b, const
 }
 
 // Asks for a unit's share of a chunk of the cache, so that it waits in L2 when the queries come.
-template <int D> DI void prefetch_chunk(const Shape& s, const Layer& l, const Column& column, int unit, int chunk, int lane) {
-    const int kv = unit * (GROUP / D) * s.kv_heads / s.heads;
-    const size_t base = (((size_t)column.slot * s.kv_heads + kv) * s.positions + chunk * CHUNK) * D;
-    const int at = lane * 64;  // f16 values in a line of 128 bytes
-    if (at < min(CHUNK, column.position - chunk * CHUNK) * D) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.k + base + at));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.v + base + at));
+template <int D> DI void prefetch_chunk(const Shape& s, const Layer& l, int slot, const Range& range, int unit, int chunk, int lane) {
+    const int kv = unit * (GROUP / D) * s.kv_heads / s.heads, from = max(range.first, chunk * range.length);
+    const size_t base = (((size_t)slot * s.kv_heads + kv) * s.positions + from) * D;
+    const int values = (min(range.last, (chunk + 1) * range.length) - from) * D;  // f16; the newest is not written yet
+    for (int i = lane * 64; i < values; i += 32 * 64) {                           // a line of 128 bytes each
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.k + base + i));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(l.v + base + i));
     }
 }
 
@@ -179,12 +180,12 @@ template <int NT, int D> DI void attend_beside(const Shape& s, const Buffers& b,
             for (int c = 0; c < a.columns; c++) {
                 const Range range = seen(layer, m.columns[c].position);
                 const int n = m.columns[c].live ? range.chunks() * n_units : 1;
-                for (; next < n; next += warps) work(c, next % n_units, range.first_chunk + next / n_units, range);
+                for (; next < n; next += warps) work(c, next % n_units, range.first_chunk() + next / n_units, range);
                 next -= n;
             }
         };
-        share([&](int c, int unit, int chunk, const Range&) {
-            if (m.columns[c].live) prefetch_chunk<D>(s, layer, m.columns[c], unit, chunk, lane);
+        share([&](int c, int unit, int chunk, const Range& range) {
+            if (m.columns[c].live) prefetch_chunk<D>(s, layer, m.columns[c].slot, range, unit, chunk, lane);
         });
         asm volatile("bar.sync %0, %1;" ::"n"(QKV), "n"(BLOCK) : "memory");
         for (int i = w; i < n_qkv; i += TEAM / 32) {
@@ -204,7 +205,7 @@ template <int NT, int D> DI void attend_beside(const Shape& s, const Buffers& b,
                     for (int i = 0; i < n_units; i++) signal(a.counters + ATTENTION);
                 return;
             }
-            attend_chunk<D>(s, layer, b, m.columns[c], range, c, unit, chunk, lane);
+            attend_chunk<D>(s, layer, b, m.columns[c].slot, range, c, unit, chunk, lane);
             int last = 0;
             if (lane == 0) last = arrive_last(b.attention_arrivals + c * n_units + unit, range.chunks());
             if (__shfl_sync(ALL, last, 0)) {
@@ -217,7 +218,7 @@ template <int NT, int D> DI void attend_beside(const Shape& s, const Buffers& b,
 }
 
 // Grid: one block a multiprocessor, all resident (cooperative launch), at least hidden / 16; block: 640 threads. At most 4 * NT
-// columns. Dynamic shared memory: words [NT][groups][256] u32, scales [NT][groups][4] float2, rings [16 warps][RING_BYTES],
+// columns. Dynamic shared memory: words [NT][groups][256] u32, scales [NT][groups][4] float2, rings [16 warps][DEPTH] tiles,
 // part [tiles of a block][groups][columns][16] floats. Counters are 0 at the start and left so.
 template <int NT, int D> DI void run_pass(const Shape& s, const Buffers& b, const Pass& a) {
     extern __shared__ __align__(16) uint8_t pass_shared[];
@@ -226,7 +227,7 @@ template <int NT, int D> DI void run_pass(const Shape& s, const Buffers& b, cons
     uint32_t* words = reinterpret_cast<uint32_t*>(pass_shared);
     float2* scales = reinterpret_cast<float2*>(words + NT * groups * FRAGMENT);
     uint8_t* slots = reinterpret_cast<uint8_t*>(scales + NT * groups * 4);
-    float* part = reinterpret_cast<float*>(slots + WARPS * RING_BYTES);
+    float* part = reinterpret_cast<float*>(slots + WARPS * Ring<DEPTH>::BYTES);
     if (threadIdx.x < a.columns) m.columns[threadIdx.x] = b.columns[threadIdx.x];
     __syncthreads();
     if (!any_live(m.columns, a.columns)) return;
