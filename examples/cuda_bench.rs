@@ -20,8 +20,8 @@ fn main() -> rumik::Result<()> {
     let export = Export::open(Path::new(&folder))?;
     let opened = begun.elapsed();
     let most = slots.iter().copied().max().unwrap_or(1);
-    let separate_phases = std::env::var_os("SEPARATE_PHASES").is_some();
-    let options = Options { slots: 1, endless: true, separate_phases, ..Options::default() };
+    let persistent = std::env::var_os("PERSISTENT").is_some();
+    let options = Options { slots: 1, endless: true, persistent, ..Options::default() };
     let mut engine = CudaEngine::open(&export, &options)?;
     println!(
         "start {:.2} s (files {:.2} s), {:?}",

@@ -43,6 +43,8 @@ const STEP: usize = 16;
 const MAX_CHUNKS: usize = 32;
 /// Most positions of a slot.
 const MAX_POSITIONS: usize = 8192;
+/// More than the fixed shared memory of `project_in` and `scores`.
+const STATIC_BYTES: usize = 4 << 10;
 /// Shared memory for the partial sums of the narrow `project_in`.
 const PART_BYTES: usize = 48 << 10;
 
@@ -271,7 +273,7 @@ impl Decoder {
             head_columns: NARROW_COLUMNS,
             memory: arena.memory,
         };
-        if decoder.scores_bytes(NARROW_COLUMNS) + (4 << 10) > device.shared_bytes {
+        if decoder.scores_bytes(NARROW_COLUMNS) + STATIC_BYTES > device.shared_bytes {
             decoder.head_columns = NARROW_COLUMNS / 2;
         }
         Ok(decoder)
@@ -403,8 +405,10 @@ impl Decoder {
         }
         let tile_bytes = groups * columns * pack::ROWS * 4;
         let most = self.tiles.div_ceil(self.blocks);
-        let round = (PART_BYTES / tile_bytes).clamp(1, most);
-        let shared = columns.div_ceil(4) * groups * (1024 + 32) + self.depth[0] * RING_STEP + round * tile_bytes;
+        let fixed = columns.div_ceil(4) * groups * (1024 + 32) + self.depth[0] * RING_STEP;
+        let room = PART_BYTES.min(self.shared_bytes.saturating_sub(fixed + STATIC_BYTES));
+        let round = (room / tile_bytes).clamp(1, most);
+        let shared = fixed + round * tile_bytes;
         let round_arg = round as i32;
         let more = [pointer(&columns_arg), pointer(&tiles_arg), pointer(&round_arg)];
         let sizes = ([self.blocks.min(self.tiles), 1, 1], THREADS, shared);

@@ -28,9 +28,6 @@ use super::{End, Engine, Info, Observer, Request, Scores, Step, sampler};
 use crate::error::{Error, Result};
 use crate::format::{Export, Int8Matrix};
 
-/// Oldest compute capability on which the persistent kernel is the default: where it was measured to win.
-const PERSISTENT_CAPABILITY: (i32, i32) = (9, 0);
-
 /// What to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -42,8 +39,9 @@ pub struct Options {
     pub positions: usize,
     /// Whether to load the codec, if the export has one.
     pub codec: bool,
-    /// Runs every pass as a launch a phase, although the GPU could run it as one persistent kernel. The bits are the same.
-    pub separate_phases: bool,
+    /// Runs every pass of up to 8 columns as one persistent kernel instead of a launch a phase. The bits are the same; it is
+    /// not the default because it is slower so far (`docs/cuda.md`).
+    pub persistent: bool,
     /// For measurements: the end is never chosen, only the cap ends a sequence. The work is the same.
     pub endless: bool,
 }
@@ -51,7 +49,7 @@ pub struct Options {
 impl Default for Options {
     /// GPU 0, one slot of 2304 positions (a prompt of 256 and the default cap of 2048), with the codec.
     fn default() -> Options {
-        Options { ordinal: 0, slots: 1, positions: 2304, codec: true, separate_phases: false, endless: false }
+        Options { ordinal: 0, slots: 1, positions: 2304, codec: true, persistent: false, endless: false }
     }
 }
 
@@ -123,7 +121,7 @@ impl CudaEngine {
         let config = &export.config;
         let slots = options.slots;
         let mut decoder = Decoder::load(&device, &main, export, slots, options.positions)?;
-        if options.separate_phases || device.capability < PERSISTENT_CAPABILITY {
+        if !options.persistent {
             decoder.separate_phases();
         }
         if options.endless {
