@@ -66,12 +66,14 @@ pub enum Error {
         /// What the user can do.
         hint: Option<String>,
     },
-    /// A device failed in the middle of a computation: out of memory, lost, refused.
-    #[error("{operation}: {reason}")]
+    /// A GPU or its driver failed.
+    #[error("{device}: cannot {action}: {reason}")]
     Device {
-        /// What was being computed.
-        operation: &'static str,
-        /// The device's or its library's answer.
+        /// The device as the user knows it: `cuda:0 (NVIDIA L4)`.
+        device: String,
+        /// What was tried, as a verb with its object: `launch the layer kernels`.
+        action: &'static str,
+        /// The driver's answer.
         reason: String,
     },
     /// Something this program does not do on this machine or with this file.

@@ -9,6 +9,7 @@
 //! `docs/architecture.md` walks the same way in words.
 
 pub mod audio;
+pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;

@@ -225,7 +225,8 @@ fn refusals_are_one_line_and_leave_nothing() {
     refuses(&[TEXT, "--temperature", "NaN", "--out", &out], &["temperature"]);
     refuses(&[TEXT, "--top-k", "0", "--out", &out], &["top_k"]);
     refuses(&[TEXT, "--max-seconds", "0", "--out", &out], &["max_seconds"]);
-    refuses(&[TEXT, "--threads", "0", "--out", &out], &["threads"]);
+    refuses(&[TEXT, "--threads", "0", "--device", "cpu", "--out", &out], &["threads"]);
+    refuses(&[TEXT, "--device", "tpu", "--out", &out], &["--device", "cuda:N"]);
     refuses(&[TEXT, "--chunk-seconds", "31", "--out", &out], &["--chunk-seconds", "1 to 30"]);
     refuses(&[TEXT, "--lexicon", &path(&folder, "absent.txt"), "--out", &out], &["absent.txt"]);
     refuses(&[TEXT, "--model", "no such model", "--out", &out], &["no such model", "org/name"]);

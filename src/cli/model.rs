@@ -1,24 +1,45 @@
 //! From `--model` to an engine that is ready: the built-in demo, an export folder, or an export on the Hub.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::engine::Engine;
 use crate::engine::cpu::{CpuEngine, Options};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Export, Files};
 use crate::hub::{self, DEFAULT_REPO, DEFAULT_REVISION, Hub, Location, Wanted};
 use crate::speech::{DEFAULT_CHUNK_SECONDS, Speech};
 
+/// Positions of a slot: a prompt of 256 tokens and the longest speech accepted.
+#[cfg(feature = "cuda")]
+const POSITIONS: usize = 256 + crate::config::LARGEST_MAX_NEW_TOKENS;
+
 /// Where to run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// The fastest device this build and machine have.
-    #[default]
+    /// A GPU that can take the model, else the processor.
     Auto,
     /// The processor.
     Cpu,
+    /// An NVIDIA GPU by its number.
+    Cuda(usize),
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Device> {
+        let gpu = |number: &str| number.parse().map(Device::Cuda).ok();
+        match text {
+            "auto" => Some(Device::Auto),
+            "cpu" => Some(Device::Cpu),
+            "cuda" => Some(Device::Cuda(0)),
+            _ => text.strip_prefix("cuda:").and_then(gpu),
+        }
+        .ok_or_else(|| Error::input("--device", format!("found {text:?}, expected auto, cpu, cuda or cuda:N")))
+    }
 }
 
 /// Options of every command that runs a model.
@@ -33,8 +54,8 @@ pub struct ModelArgs {
     /// Use only what is already downloaded
     #[arg(long)]
     pub offline: bool,
-    /// Where to run
-    #[arg(long, value_enum, default_value_t)]
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
     pub device: Device,
     /// Processor threads; all cores if not given
     #[arg(long)]
@@ -65,12 +86,45 @@ impl Model {
         let export = Export::from_files(files)?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
         let name = export.name.clone();
-        let options = Options { threads: args.threads, ..Options::default() };
-        let engine = match args.device {
-            Device::Auto | Device::Cpu => Box::new(CpuEngine::new(export, options)?),
-        };
+        let engine = engine(export, args)?;
         Ok(Model { name, engine, speech, notice, chunk_seconds })
     }
+}
+
+fn engine(export: Export, args: &ModelArgs) -> Result<Box<dyn Engine>> {
+    let gpu = match args.device {
+        Device::Cpu => None,
+        Device::Cuda(number) => Some(cuda(&export, number)?),
+        Device::Auto => automatic(&export),
+    };
+    match gpu {
+        Some(engine) => Ok(engine),
+        None => Ok(Box::new(CpuEngine::new(export, Options { threads: args.threads, ..Options::default() })?)),
+    }
+}
+
+/// The first GPU, if it will do; the reason on stderr, if not.
+#[cfg(feature = "cuda")]
+fn automatic(export: &Export) -> Option<Box<dyn Engine>> {
+    cuda(export, 0).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn automatic(_: &Export) -> Option<Box<dyn Engine>> {
+    None
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(export: &Export, ordinal: usize) -> Result<Box<dyn Engine>> {
+    use crate::engine::cuda::{CudaEngine, Options};
+    let positions = POSITIONS.min(export.config.max_position_embeddings);
+    Ok(Box::new(CudaEngine::open(export, &Options { ordinal, positions, ..Options::default() })?))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(_: &Export, _: usize) -> Result<Box<dyn Engine>> {
+    let why = "this build has no GPU code; build with --features cuda".to_owned();
+    Err(Error::Unsupported { what: "--device cuda".to_owned(), why })
 }
 
 /// A model's files and what is known about it beyond them.
@@ -103,7 +157,7 @@ impl Source {
     #[cfg(not(feature = "demo"))]
     fn demo() -> Result<Source> {
         let message = "this build has no built-in voice (feature demo); give an export folder or repository";
-        Err(crate::Error::input("--model", message))
+        Err(Error::input("--model", message))
     }
 }
 

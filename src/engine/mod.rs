@@ -10,6 +10,8 @@
 //! ```
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod frames;
 pub mod kv;
 pub mod mimi;

@@ -18,5 +18,5 @@ pub use model::{Cache, Precision, Reference, States, to_host};
 
 /// Gives a failure inside candle its place in the error vocabulary.
 fn device_error(error: candle_core::Error) -> crate::Error {
-    crate::Error::Device { operation: "reference model", reason: error.to_string() }
+    crate::Error::Device { device: "candle".into(), action: "run the reference model", reason: error.to_string() }
 }

@@ -374,6 +374,11 @@ impl Rope {
         Rope { pairs, table: places.map(|(position, j)| turn(angle(position, j))).collect() }
     }
 
+    /// `[positions, dim / 2]` of (cosine, sine).
+    pub fn table(&self) -> &[(f32, f32)] {
+        &self.table
+    }
+
     /// Rotates neighbouring pairs `(2j, 2j + 1)` of each head of `x: [heads, dim]` to a position.
     pub fn rotate(&self, x: &mut [f32], position: usize) {
         let turns = &self.table[position * self.pairs..(position + 1) * self.pairs];

@@ -1,0 +1,66 @@
+//! Compiles the CUDA kernels with nvcc when the feature `cuda` is on; does nothing otherwise.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Folder of the kernels, one fatbin for each `.cu` file.
+const KERNELS: &str = "src/engine/cuda/kernels";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        println!("cargo:rerun-if-changed={KERNELS}");
+        for variable in ["CUDA_HOME", "CUDA_PATH", "RUMIK_CUDA_ARCHS"] {
+            println!("cargo:rerun-if-env-changed={variable}");
+        }
+        if let Err(message) = compile_kernels() {
+            println!("cargo:warning={message}");
+            std::process::exit(1);
+        }
+    }
+}
+
+fn compile_kernels() -> Result<(), String> {
+    let nvcc = nvcc();
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
+    let entries = std::fs::read_dir(KERNELS).map_err(|e| format!("{KERNELS}: {e}"))?;
+    let mut sources: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
+    sources.sort();
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> = sources.iter().map(|source| scope.spawn(|| compile(&nvcc, source, &out))).collect();
+        jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err("a compile thread panicked".into())))
+    })
+}
+
+fn nvcc() -> PathBuf {
+    let home = std::env::var_os("CUDA_HOME").or_else(|| std::env::var_os("CUDA_PATH"));
+    home.map_or_else(|| PathBuf::from("nvcc"), |home| Path::new(&home).join("bin/nvcc"))
+}
+
+/// One architecture as nvcc names it: machine code for the GPUs at hand, and PTX that a newer GPU's driver translates.
+///
+/// `RUMIK_CUDA_ARCHS` replaces the list (`90a` alone shortens a developer's build).
+fn architectures() -> Vec<String> {
+    let list = std::env::var("RUMIK_CUDA_ARCHS").unwrap_or_else(|_| "80,86,89,90a,120,ptx80".into());
+    let flag = |name: &str| match name.strip_prefix("ptx") {
+        Some(version) => format!("-gencode=arch=compute_{version},code=compute_{version}"),
+        None => format!("-gencode=arch=compute_{name},code=sm_{name}"),
+    };
+    list.split(',').map(|name| flag(name.trim())).collect()
+}
+
+fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<(), String> {
+    let name = source.file_stem().unwrap_or_default();
+    let fatbin = out.join(name).with_extension("fatbin");
+    let mut command = Command::new(nvcc);
+    command.args(["-fatbin", "-O3", "-std=c++17", "-Werror", "all-warnings"]).args(architectures());
+    let output = command.arg("-o").arg(&fatbin).arg(source).output().map_err(|e| {
+        format!("feature cuda: cannot start {}: {e}; set CUDA_HOME to a CUDA 13.0 toolkit, or make one with scripts/cuda-home.sh", nvcc.display())
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{}: nvcc failed: {}", source.display(), stderr.trim().replace('\n', " | ")))
+}

@@ -1,0 +1,264 @@
+// A decoder layer: project_in (LayerNorm, q, k, v, gate, up), attend, project_out (o_proj, down_proj, residual).
+//
+// The narrow kernels (up to 4 or 8 columns) read each weight once and are bound by memory: every warp keeps some tiles of its
+// group in flight, the first of them requested before the kernel may touch anything another kernel wrote. The
+// wide kernels (up to 64 columns: prompts, many slots) loop over column tiles and use each fragment for two row tiles. Both
+// fold in the same order, so a column's bits do not depend on which kernel ran, nor on its neighbours.
+#include "layer.cuh"
+
+constexpr int WIDE_TILES = 5;  // column tiles of a wide block
+
+// Grid: any number of blocks; block: 512 threads. Columns: at most 4 * NT. Dynamic shared memory: see `narrow_in_bytes`.
+template <int NT, int DEPTH> DI void project_in_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns, int tiles, int round) {
+    extern __shared__ __align__(16) uint8_t shared[];
+    __shared__ float2 moments[4 * NT * WARPS];
+    __shared__ Column shared_columns[4 * NT];
+    const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    uint32_t* words = reinterpret_cast<uint32_t*>(shared);                       // [NT][groups][256]
+    float2* scales = reinterpret_cast<float2*>(words + NT * groups * FRAGMENT);  // [NT][groups][4]
+    uint8_t* slots = reinterpret_cast<uint8_t*>(scales + NT * groups * 4);       // [16 warps][DEPTH] tiles
+    float* part = reinterpret_cast<float*>(slots + WARPS * Ring<DEPTH>::BYTES);  // [round][groups][columns][16]
+    launch_dependents();
+    const int n = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;  // tiles of this block
+    const uint8_t* mine = l.in + ((size_t)blockIdx.x * groups + w) * TILE4;
+    const size_t step = (size_t)gridDim.x * groups * TILE4;
+    Ring<DEPTH> ring = {slots + w * Ring<DEPTH>::BYTES, 0};
+    ring.fill([&](int i) { return i < n && w < groups ? mine + i * step : nullptr; }, lane);
+    wait_prerequisites();
+    if (!any_live(b.columns, columns)) return;
+    if (threadIdx.x < columns) shared_columns[threadIdx.x] = b.columns[threadIdx.x];
+    norm_digits<4 * NT>([] { __syncthreads(); }, b.x, b.columns, columns, l.norm, groups, s.eps, moments, words, scales, w, lane);
+    uint32_t x[NT][8];
+    float2 sx[NT];
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        int at = nt * groups + w;
+        if (w < groups) load_fragment(words + at * FRAGMENT, lane, columns - 4 * nt, x[nt]);
+        sx[nt] = w < groups && nt * 4 + (lane & 3) < columns ? scales[at * 4 + (lane & 3)] : make_float2(0, 0);
+    }
+    auto tile_of = [&](int i) { return (int)blockIdx.x + i * (int)gridDim.x; };
+    for (int first = 0; first < n; first += round) {
+        int last = min(first + round, n);
+        if (w < groups) {
+            for (int i = first; i < last; i++) {
+                Tile4 t = ring.take(i + DEPTH < n ? mine + (i + DEPTH) * step : nullptr, lane);
+#pragma unroll
+                for (int nt = 0; nt < NT; nt++) {
+                    float p[2] = {0, 0};
+                    fold_tile4(t, x[nt], sx[nt], p);
+                    int c = nt * 4 + (lane & 3);
+                    float* to = part + (((i - first) * groups + w) * columns + c) * ROWS + (lane >> 2);
+                    if (c < columns) to[0] = p[0], to[8] = p[1];
+                }
+            }
+        }
+        __syncthreads();
+        for (int i = first + w; i < last; i += WARPS)
+            finish_tile(s, l, b, shared_columns, columns, groups, part + (i - first) * groups * columns * ROWS, tile_of(i), lane, [&](int g, int last_tile) {
+                if (last_tile)
+                    for (int c = 0; c < columns; c++) round_mlp_group(s, b, c, g, lane);
+            });
+        if (last < n) __syncthreads();
+    }
+}
+
+// LayerNorm and rounding of many columns: block c does column c. 512 threads.
+extern "C" __global__ void __launch_bounds__(THREADS) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                   const __grid_constant__ Buffers b) {
+    __shared__ float2 moments[WARPS];
+    const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP;
+    launch_dependents();
+    wait_prerequisites();
+    if (!b.columns[c].live) return;
+    float v[4];
+    if (w < groups) {
+        load4(b.x + (size_t)b.columns[c].row * s.hidden + w * GROUP + lane * 4, v);
+        float2 m = group_moments(v);
+        if (lane == 0) moments[w] = m;
+    }
+    __syncthreads();
+    if (w < groups) {
+        normalize(v, join_moments(moments, groups, s.eps), l.norm + w * GROUP + lane * 4);
+        int at = (c >> 2) * groups + w;
+        store_digits(v, b.hidden.words + at * FRAGMENT, b.hidden.scales + at * 4, c & 3, lane);
+    }
+}
+
+// Grid: (blocks of 8 row tiles, blocks of 4 * WIDE_TILES columns); block: 128 threads. Needs norm_columns before it and
+// round_columns after it. A warp does two row tiles alone: as there are at most 16 groups, the sum of the warps' partial sums
+// is a sum over the groups in order, and one warp can take it without a barrier.
+extern "C" __global__ void __launch_bounds__(128) project_in_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                  const __grid_constant__ Buffers b, int columns, int tiles) {
+    const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
+    const int tile = (blockIdx.x * 4 + w) * 2, from = blockIdx.y * 4 * WIDE_TILES, count = min(4 * WIDE_TILES, columns - from);
+    launch_dependents();
+    if (tile >= tiles) {
+        wait_prerequisites();
+        return;
+    }
+    const int rows = min(2, tiles - tile);
+    const uint8_t* mine = l.in + (size_t)tile * groups * TILE4;
+    Tile4 next[2];
+    auto fetch = [&](int g) {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            if (r < rows) next[r] = load_tile4(mine + (size_t)(r * groups + g) * TILE4, lane);
+    };
+    fetch(0);
+    wait_prerequisites();
+    float y[2][WIDE_TILES][2] = {};
+    for (int g = 0; g < groups; g++) {
+        Codes4 now[2] = {unpack(next[0]), unpack(next[1])};
+        if (g + 1 < groups) fetch(g + 1);
+#pragma unroll
+        for (int nt = 0; nt < WIDE_TILES; nt++) {
+            if (nt * 4 >= count) break;
+            int at = (from / 4 + nt) * groups + g;
+            uint32_t x[8];
+            load_fragment(b.hidden.words + at * FRAGMENT, lane, count - 4 * nt, x);
+            float2 sx = nt * 4 + t < count ? b.hidden.scales[at * 4 + t] : make_float2(0, 0);
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float p[2] = {0, 0};
+                fold_codes4(now[r], x, sx, p);
+                y[r][nt][0] = g ? y[r][nt][0] + p[0] : p[0], y[r][nt][1] = g ? y[r][nt][1] + p[1] : p[1];
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int nt = 0; nt < WIDE_TILES; nt++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float v = y[r][nt][h], pair = __shfl_xor_sync(ALL, v, 4);
+                int c = nt * 4 + t, row = (lane >> 2) + 8 * h;
+                if (c >= count || r >= rows) continue;
+                const Column column = b.columns[from + c];
+                finish_row(s, l, b, column, place_of(s, l, column, tile + r, row), from + c, tile + r, row, v, pair, y[r][nt][1]);
+            }
+}
+
+// Rounds the MLP activations of many columns. Grid: (groups, blocks of 4 columns); block: 128 threads, a warp a column.
+extern "C" __global__ void __launch_bounds__(128) round_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                const __grid_constant__ Buffers b, int columns) {
+    const int c = blockIdx.y * 4 + (threadIdx.x >> 5);
+    launch_dependents();
+    wait_prerequisites();
+    if (c < columns && b.columns[c].live) round_mlp_group(s, b, c, blockIdx.x, threadIdx.x & 31);
+}
+
+// Grid: hidden / 16 blocks, one row tile each; block: 512 threads. Columns: at most 4 * NT.
+// x[row] = (x[row] + o_proj(attention)) + down_proj(inner).
+template <int NT, int DEPTH> DI void project_out_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns) {
+    __shared__ float part[2][WARPS][4 * NT][ROWS];
+    extern __shared__ __align__(16) uint8_t shared[];  // [16 warps][DEPTH] tiles
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
+    const int down = b.inner.groups, o = b.attention.groups;
+    const int n_down = w < down ? (down - w + WARPS - 1) / WARPS : 0, n_o = w < o ? (o - w + WARPS - 1) / WARPS : 0, n = n_down + n_o;
+    const uint8_t* mine = l.out + (size_t)blockIdx.x * (down + o) * TILE4;
+    auto tile_at = [&](int i) { return i < n ? mine + (size_t)(i < n_down ? w + i * WARPS : down + w + (i - n_down) * WARPS) * TILE4 : nullptr; };
+    launch_dependents();
+    Ring<DEPTH> ring = {shared + w * Ring<DEPTH>::BYTES, 0};
+    ring.fill(tile_at, lane);
+    wait_prerequisites();
+    if (!any_live(b.columns, columns)) return;
+    float p[NT][2] = {};
+    auto leave = [&](int which) {
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) part[which][w][nt * 4 + t][(lane >> 2) + 8 * r] = p[nt][r], p[nt][r] = 0;
+    };
+    fold_groups<NT>(ring, b.inner, n_down, columns, w, lane, [&](int i) { return tile_at(i); }, p);
+    leave(1);
+    fold_groups<NT>(ring, b.attention, n_o, columns, w, lane, [&](int i) { return tile_at(n_down + i); }, p);
+    leave(0);
+    __syncthreads();
+    for (int j = threadIdx.x; j < columns * ROWS; j += THREADS) {
+        int c = j >> 4, row = j & 15;
+        if (!b.columns[c].live) continue;
+        float yo = sum_warps(&part[0][0][c][row], 4 * NT * ROWS, WARPS), yd = sum_warps(&part[1][0][c][row], 4 * NT * ROWS, WARPS);
+        float* to = b.x + (size_t)b.columns[c].row * s.hidden + blockIdx.x * ROWS + row;
+        __stcg(to, (__ldcg(to) + yo) + yd);
+    }
+}
+
+// Grid: (pairs of row tiles, blocks of 4 * WIDE_TILES columns); block: 512 threads.
+// Dynamic shared memory: [2 tiles][2][16 warps][4 * WIDE_TILES columns][16] floats.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                          const __grid_constant__ Buffers b, int columns) {
+    extern __shared__ __align__(16) uint8_t out_shared[];
+    float* part = reinterpret_cast<float*>(out_shared);
+    constexpr int COLUMNS = 4 * WIDE_TILES;
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
+    const int down = b.inner.groups, o = b.attention.groups, tiles = s.hidden / ROWS, rows = min(2, tiles - (int)blockIdx.x * 2);
+    const int from = blockIdx.y * COLUMNS, count = min(COLUMNS, columns - from);
+    launch_dependents();
+    wait_prerequisites();
+    auto sums = [&](const Digits& digits, int first_tile, int which) {
+        float p[2][WIDE_TILES][2] = {};
+        for (int g = w; g < digits.groups; g += WARPS) {
+            Tile4 tile[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                if (r < rows) tile[r] = load_tile4(l.out + ((size_t)(blockIdx.x * 2 + r) * (down + o) + first_tile + g) * TILE4, lane);
+#pragma unroll
+            for (int nt = 0; nt < WIDE_TILES; nt++) {
+                if (nt * 4 >= count) break;
+                int at = (from / 4 + nt) * digits.groups + g;
+                uint32_t x[8];
+                load_fragment(digits.words + at * FRAGMENT, lane, count - 4 * nt, x);
+                float2 sx = nt * 4 + t < count ? digits.scales[at * 4 + t] : make_float2(0, 0);
+#pragma unroll
+                for (int r = 0; r < 2; r++) fold_tile4(tile[r], x, sx, p[r][nt]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int nt = 0; nt < WIDE_TILES; nt++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    part[(((r * 2 + which) * WARPS + w) * COLUMNS + nt * 4 + t) * ROWS + (lane >> 2) + 8 * h] = p[r][nt][h];
+    };
+    sums(b.inner, 0, 1);
+    sums(b.attention, down, 0);
+    __syncthreads();
+    for (int j = threadIdx.x; j < rows * count * ROWS; j += THREADS) {
+        int r = (j >> 4) / count, c = (j >> 4) % count, row = j & 15;
+        if (!b.columns[from + c].live) continue;
+        const float* at = part + (r * 2 * WARPS * COLUMNS + c) * ROWS + row;
+        float yo = sum_warps(at, COLUMNS * ROWS, WARPS), yd = sum_warps(at + WARPS * COLUMNS * ROWS, COLUMNS * ROWS, WARPS);
+        float* to = b.x + (size_t)b.columns[from + c].row * s.hidden + (blockIdx.x * 2 + r) * ROWS + row;
+        __stcg(to, (__ldcg(to) + yo) + yd);
+    }
+}
+
+// Grid: (blocks of 4 units, splits, columns); block: 128 threads, a warp a unit; block y takes chunks y, y + splits, ...
+template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b) {
+    const int unit = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, c = blockIdx.z;
+    launch_dependents();
+    wait_prerequisites();
+    const Column column = b.columns[c];
+    if (!column.live || unit >= units(s)) return;
+    const Range range = seen(l, column.position);
+    for (int i = blockIdx.y; i < range.chunks(); i += gridDim.y) attend_chunk<D>(s, l, b, column.slot, range, c, unit, range.first_chunk() + i, lane);
+    int last = 0;
+    if (lane == 0) last = arrive_last(b.attention_arrivals + c * units(s) + unit, gridDim.y);
+    if (__shfl_sync(ALL, last, 0)) join_chunks<D>(s, b, range, c, unit, lane);
+}
+
+#define KERNEL extern "C" __global__ void
+#define LAYER const __grid_constant__ Shape s, const __grid_constant__ Layer l, const __grid_constant__ Buffers b
+#define NARROW(NAME, NT, DEPTH_IN, DEPTH_OUT)                                                                                         \
+    KERNEL __launch_bounds__(THREADS, 1) project_in_##NAME(LAYER, int columns, int tiles, int round) {                                \
+        project_in_narrow<NT, DEPTH_IN>(s, l, b, columns, tiles, round);                                                              \
+    }                                                                                                                                 \
+    KERNEL __launch_bounds__(THREADS, 1) project_out_##NAME(LAYER, int columns) { project_out_narrow<NT, DEPTH_OUT>(s, l, b, columns); }
+NARROW(4, 1, 3, 3)
+NARROW(8, 2, 3, 3)
+NARROW(4_deep, 1, 6, 7)  // where a block has the shared memory: nearly all of project_out is on its way while attention runs
+NARROW(8_deep, 2, 6, 7)
+KERNEL __launch_bounds__(128) attend_128(LAYER) { attend<128>(s, l, b); }
+KERNEL __launch_bounds__(128) attend_64(LAYER) { attend<64>(s, l, b); }

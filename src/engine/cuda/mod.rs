@@ -1,0 +1,386 @@
+//! The CUDA backend: the int4 model, its cache and its codec on one NVIDIA GPU.
+//!
+//! ```text
+//! frame period = 8 × ( scores ─▶ choose_token ─▶ 36 × ( project_in ─▶ attend ─▶ project_out ) )
+//!                              └▶ after the 8th choice: tokens and codes to the host, codec beside the last pass
+//! ```
+//!
+//! A frame period is one CUDA graph: positions, the last token, the stop rule and the open frame live in device memory, so
+//! nothing crosses to the host between tokens. The integer products have the bits of `engine::cpu::plain`; every column's
+//! result is independent of its neighbours, so a slot sounds the same alone and in company. `docs/cuda.md` says more.
+
+mod codec;
+mod decoder;
+mod device;
+pub mod kernels;
+mod measure;
+pub mod pack;
+pub use measure::{KernelTime, Spread};
+#[cfg(test)]
+mod tests;
+
+use codec::Codec;
+use decoder::{Decoder, MAX_COLUMNS};
+use device::{Device, Event, Graph, Memory, Pinned, Stream};
+use kernels::{Column, FrameOut, Sequence};
+
+use super::{End, Engine, Info, Observer, Request, Scores, Step, sampler};
+use crate::error::{Error, Result};
+use crate::format::{Export, Int8Matrix};
+
+/// What to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Number of the GPU.
+    pub ordinal: usize,
+    /// Sequences that can run at once, 1 to 64.
+    pub slots: usize,
+    /// Positions a slot can hold, prompt and new tokens together, up to 8192.
+    pub positions: usize,
+    /// Whether to load the codec, if the export has one.
+    pub codec: bool,
+    /// Runs every pass of up to 8 columns as one persistent kernel instead of a launch a phase. The bits are the same; it is
+    /// not the default because it is slower so far (`docs/cuda.md`).
+    pub persistent: bool,
+    /// For measurements: the end is never chosen, only the cap ends a sequence. The work is the same.
+    pub endless: bool,
+}
+
+impl Default for Options {
+    /// GPU 0, one slot of 2304 positions (a prompt of 256 and the default cap of 2048), with the codec.
+    fn default() -> Options {
+        Options { ordinal: 0, slots: 1, positions: 2304, codec: true, persistent: false, endless: false }
+    }
+}
+
+/// Device memory the engine reserved, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryUse {
+    /// Weights, cache and working memory of the language model.
+    pub decoder: usize,
+    /// The codec.
+    pub codec: usize,
+}
+
+/// A slot as the host knows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Slot {
+    Free,
+    /// Position of the newest token in the cache.
+    Running(usize),
+    Ended,
+}
+
+/// Graphs for one number of columns.
+struct Graphs {
+    /// Columns in, 8 tokens, outputs to the host.
+    tokens: Graph,
+    /// The pass of the eighth token.
+    tail: Graph,
+    /// The codec and its samples to the host.
+    codec: Option<Graph>,
+}
+
+/// The CUDA engine.
+///
+/// Every slot's output is bit-identical to running alone. One thread owns it.
+pub struct CudaEngine {
+    info: Info,
+    device: Device,
+    main: Stream,
+    side: Stream,
+    decoder: Decoder,
+    codec: Option<Codec>,
+    graphs: Vec<Option<Graphs>>,
+    slots: Vec<Slot>,
+    embedding: Int8Matrix,
+    normed: Memory,
+    columns: Pinned<Column>,
+    prompt: Pinned<f32>,
+    sequence: Pinned<Sequence>,
+    out: Pinned<FrameOut>,
+    pcm: Pinned<f32>,
+    stop_bias: f32,
+}
+
+impl std::fmt::Debug for CudaEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaEngine").field("info", &self.info).field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
+
+impl CudaEngine {
+    /// Opens a GPU and copies a model to it. All memory is reserved here.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without a usable GPU, for a card too small (with the sizes) or a model whose sizes the kernels
+    /// do not cover; [`Error::Input`] for options out of range; [`Error::Device`].
+    pub fn open(export: &Export, options: &Options) -> Result<CudaEngine> {
+        let device = Device::open(options.ordinal)?;
+        let (main, side) = (device.stream()?, device.stream()?);
+        let config = &export.config;
+        let slots = options.slots;
+        let mut decoder = Decoder::load(&device, &main, export, slots, options.positions)?;
+        if !options.persistent {
+            decoder.separate_phases();
+        }
+        if options.endless {
+            decoder.never_end();
+        }
+        let codec = match export.codec.as_ref().filter(|_| options.codec) {
+            Some(codec) => {
+                let shared = (decoder.columns(), decoder.out());
+                Some(Codec::load(&device, &main, codec, config, slots, shared)?)
+            }
+            None => None,
+        };
+        let samples = codec.as_ref().map_or(0, Codec::samples_per_frame);
+        let info = Info {
+            backend: device.name.clone(),
+            config: config.clone(),
+            slots,
+            positions: options.positions,
+            samples_per_frame: samples,
+            sample_rate_hz: export.codec.as_ref().filter(|_| codec.is_some()).map_or(0, |c| c.config.sampling_rate),
+            audio_ids: export.audio_ids.clone(),
+        };
+        let mut engine = CudaEngine {
+            normed: device.zeros(&main, MAX_COLUMNS * config.hidden_size * 4)?,
+            columns: device.pinned(MAX_COLUMNS)?,
+            prompt: device.pinned(MAX_COLUMNS * config.hidden_size)?,
+            sequence: device.pinned(1)?,
+            out: device.pinned(MAX_COLUMNS)?,
+            pcm: device.pinned(slots * samples)?,
+            graphs: (0..slots).map(|_| None).collect(),
+            slots: vec![Slot::Free; slots],
+            embedding: export.embedding.clone(),
+            stop_bias: export.stop.down_bias,
+            info,
+            main,
+            side,
+            decoder,
+            codec,
+            device,
+        };
+        for columns in 1..=slots {
+            engine.graphs[columns - 1] = Some(engine.capture(columns)?);
+        }
+        engine.device.synchronize(&engine.main)?;
+        Ok(engine)
+    }
+
+    /// Device memory the engine reserved; the driver's context comes on top.
+    pub fn memory(&self) -> MemoryUse {
+        MemoryUse { decoder: self.decoder.bytes(), codec: self.codec.as_ref().map_or(0, Codec::bytes) }
+    }
+
+    fn capture(&self, columns: usize) -> Result<Graphs> {
+        let (device, decoder, quantizers) = (&self.device, &self.decoder, self.info.config.num_quantizers);
+        let out_bytes = columns * size_of::<FrameOut>();
+        let tokens = device.capture(&self.main, || {
+            device.write(&self.main, decoder.columns(), &self.columns[..columns])?;
+            device.fill(&self.main, decoder.out(), 0, out_bytes)?;
+            for token in 0..quantizers {
+                decoder.scores(device, &self.main, columns, 0)?;
+                decoder.choose(device, &self.main, columns)?;
+                if token + 1 < quantizers {
+                    decoder.forward(device, &self.main, columns, 0)?;
+                }
+            }
+            device.read_into(&self.main, decoder.out(), &self.out, columns)
+        })?;
+        let tail = device.capture(&self.main, || decoder.forward(device, &self.main, columns, 0))?;
+        let codec = match &self.codec {
+            Some(codec) => Some(device.capture(&self.side, || {
+                codec.frame(device, &self.side, columns)?;
+                device.read_into(&self.side, codec.pcm(), &self.pcm, columns * codec.samples_per_frame())
+            })?),
+            None => None,
+        };
+        Ok(Graphs { tokens, tail, codec })
+    }
+
+    fn free_slot(&self, slot: usize) -> Result<()> {
+        match self.slots.get(slot) {
+            Some(Slot::Free) => Ok(()),
+            Some(_) => Err(Error::input("slot", format!("slot {slot} is in use"))),
+            None => Err(Error::input("slot", format!("expected 0 to {}, found {slot}", self.slots.len() - 1))),
+        }
+    }
+
+    fn check_tokens(&self, tokens: &[u32], more: usize) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::input("prompt", "expected at least one id, found none"));
+        }
+        if let Some(id) = tokens.iter().find(|&&id| id as usize >= self.embedding.n) {
+            return Err(Error::input("prompt", format!("expected ids below {}, found {id}", self.embedding.n)));
+        }
+        let positions = self.info.positions;
+        if tokens.len() + more > positions {
+            let found = format!("{} ids and {more} new tokens", tokens.len());
+            return Err(Error::input("prompt", format!("expected at most {positions} positions, found {found}")));
+        }
+        Ok(())
+    }
+
+    /// Uploads one chunk of a prompt: its embedding rows and its columns. Waits for what used the staging memory before.
+    fn stage(&mut self, slot: usize, tokens: &[u32], first: usize) -> Result<()> {
+        self.device.synchronize(&self.main)?;
+        let hidden = self.info.config.hidden_size;
+        for (i, &id) in tokens.iter().enumerate() {
+            let scale = self.embedding.scale[id as usize].to_f32();
+            let row = self.embedding.row(id as usize).map(|code| f32::from(code) * scale);
+            self.prompt[i * hidden..][..hidden].iter_mut().zip(row).for_each(|(x, value)| *x = value);
+            let row = (self.slots.len() + i) as i32;
+            self.columns[i] = Column { slot: slot as i32, position: (first + i) as i32, live: 1, row };
+        }
+        let rows = self.decoder.residual(self.slots.len());
+        self.device.write(&self.main, rows, &self.prompt[..tokens.len() * hidden])?;
+        self.device.write(&self.main, self.decoder.columns(), &self.columns[..tokens.len()])
+    }
+
+    fn prefill(&mut self, slot: usize, prompt: &[u32]) -> Result<()> {
+        for (chunk, tokens) in prompt.chunks(MAX_COLUMNS).enumerate() {
+            let first = chunk * MAX_COLUMNS;
+            self.stage(slot, tokens, first)?;
+            self.decoder.forward(&self.device, &self.main, tokens.len(), first + tokens.len())?;
+        }
+        let last = self.slots.len() + (prompt.len() - 1) % MAX_COLUMNS;
+        let (to, from) = (self.decoder.residual(slot), self.decoder.residual(last));
+        self.device.copy(&self.main, to, from, self.info.config.hidden_size * 4)
+    }
+
+    /// Hands out what the columns made and updates the slots.
+    fn deliver(&mut self, running: &[usize], sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
+        let (quantizers, samples) = (self.info.config.num_quantizers, self.info.samples_per_frame);
+        for (column, &slot) in running.iter().enumerate() {
+            let out = &self.out[column];
+            let end = match out.end {
+                0 => None,
+                kernels::END_STOP_HEAD => Some(End::StopHead),
+                kernels::END_AUDIO => Some(End::AudioEnd),
+                kernels::END_LENGTH => Some(End::Length),
+                _ => {
+                    let item = format!("scores of slot {slot}");
+                    return Err(Error::invalid("the model", item, "finite numbers", "one that is not"));
+                }
+            };
+            self.slots[slot] = match (end, self.slots[slot]) {
+                (None, Slot::Running(position)) => Slot::Running(position + quantizers),
+                _ => Slot::Ended,
+            };
+            let frames = out.frames as usize;
+            sink(Step {
+                slot,
+                tokens: &out.token[..out.tokens as usize],
+                codes: &out.code[..frames * quantizers],
+                pcm: &self.pcm[column * samples..][..frames * samples],
+                end,
+            });
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, tokens: &[u32], first: usize, observer: &mut dyn Observer) -> Result<()> {
+        let (hidden, rows) = (self.info.config.hidden_size, self.info.audio_ids.len());
+        let (count, seen) = (tokens.len(), first + tokens.len());
+        let mut residual = vec![0f32; count * hidden];
+        for layer in 0..self.info.config.num_layers() {
+            self.decoder.layer(&self.device, &self.main, layer, count, seen)?;
+            self.device.read(&self.main, self.decoder.residual(self.slots.len()), &mut residual)?;
+            self.device.synchronize(&self.main)?;
+            for (i, residual) in residual.chunks(hidden).enumerate() {
+                observer.layer(layer, first + i, residual);
+            }
+        }
+        self.decoder.scores(&self.device, &self.main, count, self.normed.address())?;
+        let (mut normed, mut logits) = (vec![0f32; count * hidden], vec![0f32; count * rows]);
+        let mut stop = vec![0f32; count * self.decoder.stop_inner()];
+        self.device.read(&self.main, self.normed.address(), &mut normed)?;
+        self.device.read(&self.main, self.decoder.logits(0), &mut logits)?;
+        self.device.read(&self.main, self.decoder.stop_terms(0), &mut stop)?;
+        self.device.synchronize(&self.main)?;
+        let stop = stop.chunks(self.decoder.stop_inner());
+        for (i, ((hidden, logits), stop)) in normed.chunks(hidden).zip(logits.chunks(rows)).zip(stop).enumerate() {
+            let z = stop.iter().sum::<f32>() + self.stop_bias;
+            let stop_probability = 1.0 / (1.0 + (-z).exp());
+            observer.position(Scores { position: first + i, hidden, logits, stop_probability });
+        }
+        Ok(())
+    }
+}
+
+impl Engine for CudaEngine {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn start(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
+        self.free_slot(slot)?;
+        sampler::check(request.sampling)?;
+        self.check_tokens(request.prompt, request.max_new_tokens)?;
+        if request.max_new_tokens == 0 {
+            return Err(Error::input("max_new_tokens", "expected at least 1, found 0"));
+        }
+        self.prefill(slot, request.prompt)?;
+        if let Some(codec) = &self.codec {
+            codec.reset(&self.device, &self.main, slot)?;
+        }
+        self.sequence[0] = Sequence {
+            temperature: request.sampling.temperature,
+            top_k: i32::try_from(request.sampling.top_k).unwrap_or(i32::MAX),
+            max_new: request.max_new_tokens as i32,
+            seed_low: request.seed as u32,
+            seed_high: (request.seed >> 32) as u32,
+            sequence: request.sequence,
+            ..Sequence::default()
+        };
+        self.device.write(&self.main, self.decoder.sequence(slot), &self.sequence)?;
+        self.device.synchronize(&self.main)?;
+        self.slots[slot] = Slot::Running(request.prompt.len() - 1);
+        Ok(())
+    }
+
+    fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
+        let mut running = Vec::with_capacity(self.slots.len());
+        // What is still under way reads the pinned columns: a prompt's upload, the last pass of the frame before.
+        self.device.synchronize(&self.main)?;
+        for (slot, state) in self.slots.iter().enumerate() {
+            if let Slot::Running(position) = *state {
+                self.columns[running.len()] =
+                    Column { slot: slot as i32, position: position as i32, live: 1, row: slot as i32 };
+                running.push(slot);
+            }
+        }
+        let Some(Some(graphs)) = running.len().checked_sub(1).map(|i| self.graphs[i].as_ref()) else {
+            return Ok(());
+        };
+        self.device.replay(&graphs.tokens)?;
+        let tokens: Event = self.device.event(&self.main, false)?;
+        self.device.replay(&graphs.tail)?;
+        if let Some(codec) = &graphs.codec {
+            self.device.stream_wait(&self.side, &tokens)?;
+            self.device.replay(codec)?;
+            self.device.synchronize(&self.side)?;
+        }
+        self.device.wait(&tokens)?;
+        self.deliver(&running, sink)
+    }
+
+    fn reset(&mut self, slot: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            *state = Slot::Free;
+        }
+    }
+
+    fn score(&mut self, slot: usize, tokens: &[u32], observer: &mut dyn Observer) -> Result<()> {
+        self.free_slot(slot)?;
+        self.check_tokens(tokens, 0)?;
+        for (chunk, tokens) in tokens.chunks(MAX_COLUMNS).enumerate() {
+            let first = chunk * MAX_COLUMNS;
+            self.stage(slot, tokens, first)?;
+            self.observe(tokens, first, observer)?;
+        }
+        Ok(())
+    }
+}
