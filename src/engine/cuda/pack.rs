@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     fn matrix(n: usize, k: usize, salt: usize) -> Int4Matrix {
-        let codes: Vec<u8> = (0..n * k / 2).map(|i| ((i + salt) * 2_654_435_761 >> 7) as u8).collect();
+        let codes: Vec<u8> = (0..n * k / 2).map(|i| (((i + salt) * 2_654_435_761) >> 7) as u8).collect();
         let values = |sign: f32| (0..n * k / GROUP).map(|i| f16::from_f32(sign * (i + salt) as f32)).collect();
         Int4Matrix { n, k, codes: codes.into(), scale: values(1.0), min: values(-1.0) }
     }
