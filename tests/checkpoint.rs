@@ -293,6 +293,11 @@ fn f32_and_f16_sources_give_the_same_codes_and_a_note() {
             assert_eq!(other.layers[2].down.codes[..], bf16.layers[2].down.codes[..]);
             let (Head::Bf16(a), Head::Bf16(b)) = (other.head, &bf16.head) else { panic!("bf16 heads") };
             assert_eq!(a.data[..], b.data[..]);
+        } else {
+            // a bf16 below f16's normal range loses bits: at most a code or two in ten thousand moves
+            let (a, b) = (&other.layers[2].down.codes, &bf16.layers[2].down.codes);
+            let moved = a.iter().zip(b.iter()).filter(|(a, b)| a != b).count();
+            assert!(moved * 1000 <= a.len(), "{moved} of {} bytes differ", a.len());
         }
     }
 }

@@ -55,27 +55,32 @@ fn kill_at_any_moment_leaves_nothing_or_everything() {
     export(Path::new(TINY), &reference, &[]).succeeds();
     let whole_run = begun.elapsed();
     let expected = contents(&reference);
-    let place = root.path().join("place");
-    std::fs::create_dir(&place).unwrap();
-    let out = place.join("out");
-    for moment in 0..10u32 {
-        // replacing: an older export must survive or be replaced whole
-        let mut run = Command::new(PROGRAM);
-        run.arg(TINY).arg("--out").arg(&out).arg("--force").stdout(Stdio::null()).stderr(Stdio::null());
-        let mut run = run.spawn().unwrap();
-        std::thread::sleep(whole_run * (2 * moment + 1) / 20);
-        run.kill().unwrap();
-        run.wait().unwrap();
-        let old = place.join(".out.rumik-old");
-        match (out.exists(), old.exists()) {
-            (true, _) => is_whole(&out, &expected),
-            (false, true) => is_whole(&old, &expected), // between the two renames; the next run puts it back
-            (false, false) => {}
+    for replaces_an_older_export in [false, true] {
+        let place = root.path().join(format!("place-{replaces_an_older_export}"));
+        std::fs::create_dir(&place).unwrap();
+        let (out, old) = (place.join("out"), place.join(".out.rumik-old"));
+        for moment in 0..10u32 {
+            if replaces_an_older_export {
+                export(Path::new(TINY), &out, &["--force"]).succeeds();
+            } else if out.exists() {
+                std::fs::remove_dir_all(&out).unwrap(); // a run that was over before the kill
+            }
+            let mut run = Command::new(PROGRAM);
+            run.arg(TINY).arg("--out").arg(&out).arg("--force").stdout(Stdio::null()).stderr(Stdio::null());
+            let mut run = run.spawn().unwrap();
+            std::thread::sleep(whole_run * (2 * moment + 1) / 20);
+            run.kill().unwrap();
+            run.wait().unwrap();
+            match (out.exists(), old.exists()) {
+                (true, _) => is_whole(&out, &expected),
+                (false, true) => is_whole(&old, &expected), // between the two renames; the next run puts it back
+                (false, false) => assert!(!replaces_an_older_export, "the older export is gone"),
+            }
         }
+        export(Path::new(TINY), &out, &["--force"]).succeeds();
+        is_whole(&out, &expected);
+        assert_eq!(names(&place), ["out"], "leftovers are cleaned");
     }
-    export(Path::new(TINY), &out, &["--force"]).succeeds();
-    is_whole(&out, &expected);
-    assert_eq!(names(&place), ["out"], "leftovers are cleaned");
 }
 
 #[test]
@@ -116,7 +121,11 @@ fn on_tmpfs(mount_options: &str, folder: &Path, script: &str) -> Option<Said> {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &mount, PROGRAM]).arg(folder).arg(TINY);
     let said = Said::from(command.output().ok()?);
-    (said.code != Some(99) && !said.stderr.contains("unshare")).then_some(said)
+    let mounted = said.code != Some(99) && !said.stderr.contains("unshare");
+    if !mounted {
+        eprintln!("NOT RUN on a tmpfs ({mount_options}): this system allows no mounts");
+    }
+    mounted.then_some(said)
 }
 
 #[test]

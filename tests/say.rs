@@ -233,7 +233,10 @@ fn refusals_are_one_line_and_leave_nothing() {
     refuses(&[TEXT, "--model", &path(&folder, ""), "--out", &out], &["one .safetensors file"]);
     refuses(&[TEXT, "--out", &path(&folder, "no/such/folder/x.wav")], &["no/such/folder", "cannot create"]);
     refuses(&[TEXT, "--out", &path(&folder, "")], &["--out"]);
-    refuses(&["--file", &path(&folder, "absent.txt"), "--out", &out], &["absent.txt", "cannot open"]);
+    refuses(
+        &["--file", &path(&folder, "absent.txt"), "--out", &out],
+        &["absent.txt: cannot open: No such file or directory (os error 2)\n"],
+    );
     std::fs::write(folder.path().join("latin1.txt"), b"caf\xe9").unwrap();
     refuses(&["--file", &path(&folder, "latin1.txt"), "--out", &out], &["latin1.txt: byte 3: expected UTF-8"]);
     assert_eq!(entries(folder.path()), 1);

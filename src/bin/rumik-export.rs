@@ -15,6 +15,9 @@ use rumik::quant::{self, ExportOptions};
 
 /// Quantizes a checkpoint to int4: SOURCE becomes the folder --out, whole or not at all.
 ///
+/// Without SOURCE the published model is downloaded (6.8 GB, once) into the Hub cache that the Python tools use too.
+/// HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are respected.
+///
 /// Exit status: 0 done, 2 could not run.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
@@ -41,7 +44,7 @@ enum Command {
 
 #[derive(Args)]
 struct ExportArgs {
-    /// Folder of the source checkpoint
+    /// Source checkpoint: a folder, or a Hub repository `org/name` [default: rumik-ai/rumik-oss-1, pinned]
     source: Option<String>,
     /// Folder to write; must not exist, unless --force
     #[arg(long, value_name = "DIR")]

@@ -29,10 +29,22 @@ pub fn exit(result: anyhow::Result<Outcome>) -> ExitCode {
         Ok(Outcome::Failed) => ExitCode::from(1),
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {}", one_line(&format!("{error:#}")));
+            let _ = writeln!(std::io::stderr(), "error: {}", one_line(&with_causes(&error)));
             ExitCode::from(2)
         }
     }
+}
+
+/// The message and those of its causes that it does not already quote.
+fn with_causes(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|message, cause| match message.contains(&cause) {
+            true => message,
+            false => format!("{message}: {cause}"),
+        })
+        .unwrap_or_default()
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
