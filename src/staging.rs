@@ -91,7 +91,9 @@ impl Staging {
             ));
         }
         if !ours(&self.target) {
-            let message = format!("{target} exists and was not written by this program; give another folder");
+            let message = format!(
+                "{target} exists and was not written by this program, or holds other files too; give another folder"
+            );
             return Err(Error::input("--out", message));
         }
         Ok(())

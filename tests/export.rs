@@ -95,6 +95,12 @@ fn an_existing_output_is_untouched_without_force() {
         assert_eq!(std::fs::read(out.join("model.safetensors")).unwrap(), b"mine");
         assert_eq!(names(root.path()), ["out"]);
     }
+    // an export into which somebody put a file of their own
+    let shared = root.path().join("shared");
+    export(Path::new(TINY), &shared, &[]).succeeds();
+    std::fs::write(shared.join("thesis.txt"), "years").unwrap();
+    export(Path::new(TINY), &shared, &["--force"]).refuses(&["--out", "holds other files"]);
+    assert_eq!(std::fs::read(shared.join("thesis.txt")).unwrap(), b"years");
     // a file in its place is refused as well
     let file = root.path().join("file");
     std::fs::write(&file, "mine").unwrap();

@@ -237,6 +237,12 @@ fn refusals_are_one_line_and_leave_nothing() {
         &["--file", &path(&folder, "absent.txt"), "--out", &out],
         &["absent.txt: cannot open: No such file or directory (os error 2)\n"],
     );
+    refuses(&[TEXT, "--out", &out, "--tokens-out", &out], &["would overwrite"]);
+    refuses(&[TEXT, "--out", &out, "--tokens-out", "-"], &["--tokens-out"]);
+    refuses(&["--file", "README.md", "--out", "README.md", "--format", "pcm"], &["would overwrite README.md"]);
+    let model = "fixtures/demo-int4";
+    let target = format!("{model}/model.safetensors");
+    refuses(&[TEXT, "--model", model, "--out", &target, "--format", "wav"], &["would overwrite"]);
     std::fs::write(folder.path().join("latin1.txt"), b"caf\xe9").unwrap();
     refuses(&["--file", &path(&folder, "latin1.txt"), "--out", &out], &["latin1.txt: byte 3: expected UTF-8"]);
     assert_eq!(entries(folder.path()), 1);

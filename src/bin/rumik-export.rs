@@ -12,6 +12,8 @@ use rumik::cli::{Outcome, Progress, Units, exit, print_json};
 use rumik::format::write::licence_heading;
 use rumik::format::{HeadKind, Method};
 use rumik::quant::{self, ExportOptions};
+use rumik::speech::Speech;
+use rumik::tensors::Bytes;
 
 /// Quantizes a checkpoint to int4: SOURCE becomes the folder --out, whole or not at all.
 ///
@@ -162,6 +164,8 @@ fn export(args: &ExportArgs) -> anyhow::Result<Outcome> {
     let located = checkpoint::locate(&request)?;
     (options.source_name, options.revision) = (located.name, located.revision);
     let checkpoint = Checkpoint::open(&located.folder)?;
+    // An export whose prompts would come out wrong is refused now, not when it is to speak.
+    Speech::load(&checkpoint.config, &Bytes::map(&checkpoint.folder.join("tokenizer.json"))?)?;
     let progress = Progress::new("quantizing", checkpoint.outline.source_bytes(), Units::Bytes);
     let report = quant::export(&checkpoint, out, &options, &|bytes| progress.add(bytes));
     progress.finish();

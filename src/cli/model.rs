@@ -13,7 +13,6 @@ use crate::hub::{self, DEFAULT_REPO, DEFAULT_REVISION, Hub, Location, Wanted};
 use crate::speech::{DEFAULT_CHUNK_SECONDS, Speech};
 
 /// Positions of a slot: a prompt of 256 tokens and the longest speech accepted.
-#[cfg(feature = "cuda")]
 const POSITIONS: usize = 256 + crate::config::LARGEST_MAX_NEW_TOKENS;
 
 /// Where to run.
@@ -97,10 +96,15 @@ fn engine(export: Export, args: &ModelArgs) -> Result<Box<dyn Engine>> {
         Device::Cuda(number) => Some(cuda(&export, number)?),
         Device::Auto => automatic(&export),
     };
-    match gpu {
-        Some(engine) => Ok(engine),
-        None => Ok(Box::new(CpuEngine::new(export, Options { threads: args.threads, ..Options::default() })?)),
+    if let Some(engine) = gpu {
+        return Ok(engine);
     }
+    let positions = Some(positions(&export));
+    Ok(Box::new(CpuEngine::new(export, Options { threads: args.threads, positions, ..Options::default() })?))
+}
+
+fn positions(export: &Export) -> usize {
+    POSITIONS.min(export.config.max_position_embeddings)
 }
 
 /// The first GPU, if it will do; the reason on stderr, if not.
@@ -117,8 +121,8 @@ fn automatic(_: &Export) -> Option<Box<dyn Engine>> {
 #[cfg(feature = "cuda")]
 fn cuda(export: &Export, ordinal: usize) -> Result<Box<dyn Engine>> {
     use crate::engine::cuda::{CudaEngine, Options};
-    let positions = POSITIONS.min(export.config.max_position_embeddings);
-    Ok(Box::new(CudaEngine::open(export, &Options { ordinal, positions, ..Options::default() })?))
+    let options = Options { ordinal, positions: positions(export), ..Options::default() };
+    Ok(Box::new(CudaEngine::open(export, &options)?))
 }
 
 #[cfg(not(feature = "cuda"))]

@@ -42,6 +42,11 @@ pub fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
+/// Whether a path is a pipe, device or socket: written as it stands, never replaced.
+fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
 /// A place for speech.
 ///
 /// A file is written beside its final name and renamed when it is whole; dropped before [`AudioOutput::finish`], it
@@ -67,7 +72,7 @@ impl AudioOutput {
     pub fn open(path: &Path, format: AudioFormat, sample_rate_hz: u32) -> Result<AudioOutput> {
         let target = if is_stdout(path) {
             Target::Stream { out: Box::new(io::stdout()), path: "stdout".into() }
-        } else if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        } else if is_special(path) {
             let pipe = File::options().write(true).open(path).map_err(Error::io("open", path))?;
             Target::Stream { out: Box::new(pipe), path: path.to_owned() }
         } else {
@@ -130,6 +135,24 @@ impl Drop for AudioOutput {
     }
 }
 
+/// Refuses places that are the same file, or that would replace a file that is being read.
+///
+/// # Errors
+/// [`Error::Input`] naming both.
+pub fn check_places(outputs: &[&Path], inputs: &[&Path]) -> Result<()> {
+    let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    for (i, output) in outputs.iter().enumerate().filter(|(_, path)| !is_stdout(path) && !is_special(path)) {
+        let others = outputs[..i].iter().chain(inputs);
+        // A file in a folder that is read from is refused too: the folder is a model.
+        let taken = |other: &&&Path| place(output) == place(other) || place(output).parent() == Some(&place(other));
+        if let Some(other) = others.into_iter().find(taken) {
+            let message = format!("{} would overwrite {} or a file in it", output.display(), other.display());
+            return Err(Error::input("--out", message));
+        }
+    }
+    Ok(())
+}
+
 /// A name beside `path` that nobody else uses and a reader would recognise.
 fn temporary_name(path: &Path) -> Result<PathBuf> {
     let name = path
@@ -144,6 +167,10 @@ fn temporary_name(path: &Path) -> Result<PathBuf> {
 /// # Errors
 /// [`Error::Io`].
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    if is_special(path) {
+        let mut pipe = File::options().write(true).open(path).map_err(Error::io("open", path))?;
+        return pipe.write_all(bytes).map_err(Error::io("write", path));
+    }
     let temporary = temporary_name(path)?;
     let written = std::fs::write(&temporary, bytes)
         .map_err(Error::io("write", &temporary))

@@ -64,6 +64,11 @@ impl TextArgs {
         })
     }
 
+    /// The file the text is read from.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     /// How the text is prepared; `chunk_seconds` is the model's own limit, for want of one from the user.
     ///
     /// # Errors

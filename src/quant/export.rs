@@ -157,9 +157,24 @@ fn check_codec(checkpoint: &Checkpoint) -> Result<()> {
     tensors.into_iter().try_for_each(check_finite)
 }
 
-/// True for a folder that this program wrote.
+/// True for a folder that this program wrote and nobody put anything into.
 fn is_export(folder: &Path) -> bool {
-    std::fs::read(folder.join(REPORT_FILE)).is_ok_and(|json| Report::parse(REPORT_FILE, &json).is_ok())
+    let known = |name: &str| {
+        let files = [
+            WEIGHTS_FILE,
+            REPORT_FILE,
+            "codec",
+            "config.json",
+            "generation_config.json",
+            "LICENSE",
+            "NOTICE",
+            "README.md",
+        ];
+        files.contains(&name) || (name.starts_with("tokenizer") && name.ends_with(".json"))
+    };
+    let entries = std::fs::read_dir(folder).map(|entries| entries.flatten().collect::<Vec<_>>()).unwrap_or_default();
+    entries.iter().all(|entry| entry.file_name().to_str().is_some_and(known))
+        && std::fs::read(folder.join(REPORT_FILE)).is_ok_and(|json| Report::parse(REPORT_FILE, &json).is_ok())
 }
 
 /// Refuses an output that is, holds or lies in the input.

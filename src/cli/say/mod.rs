@@ -3,13 +3,13 @@
 mod sinks;
 mod summary;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 
 use super::model::{Model, ModelArgs};
-use super::output::{AudioFormat, is_stdout, write_whole};
+use super::output::{AudioFormat, check_places, is_stdout, write_whole};
 use super::text::TextArgs;
 use super::{Outcome, print_json};
 use crate::engine::{End, Sampling};
@@ -88,9 +88,14 @@ pub fn run(args: &SayArgs) -> anyhow::Result<Outcome> {
     };
     let mut sinks = Sinks::open(args, format, &model, &script)?;
     let spoken = pipeline::speak(&mut *model.engine, &model.speech, &script, &mut |sound| sinks.hear(&sound))?;
+    let q = model.engine.info().config.num_quantizers;
+    if spoken.frames(q) == 0 {
+        let found = format!("none in {} tokens", spoken.tokens());
+        let advice = "the export may be damaged: make it again with rumik-export";
+        return Err(Error::invalid(&model.name, "speech", "at least one frame", found).with_hint(advice).into());
+    }
     let playback = sinks.finish(&spoken)?;
     warn(&model, &spoken);
-    let q = model.engine.info().config.num_quantizers;
     if let Some(path) = &args.tokens_out {
         write_whole(path, format!("{}\n", tokens_document(&spoken, q)).as_bytes())?;
     }
@@ -109,6 +114,13 @@ impl SayArgs {
         let heard = self.play;
         #[cfg(not(feature = "speaker"))]
         let heard = false;
+        let outputs: Vec<&Path> = self.out.iter().chain(&self.tokens_out).map(PathBuf::as_path).collect();
+        let model = self.model.model.as_deref().map(Path::new).filter(|path| path.is_dir());
+        let inputs: Vec<&Path> = model.into_iter().chain(self.text.file()).collect();
+        check_places(&outputs, &inputs)?;
+        if self.tokens_out.as_deref().is_some_and(is_stdout) {
+            return Err(Error::input("--tokens-out", "expected the name of a file, found `-`"));
+        }
         let Some(out) = &self.out else {
             if !heard && !self.json && self.tokens_out.is_none() {
                 let play = if cfg!(feature = "speaker") {
@@ -146,6 +158,6 @@ fn warn(model: &Model, spoken: &Spoken) {
         eprintln!("warning: left out of the text, as control tokens: {}", spoken.dropped.join(" "));
     }
     if spoken.utterances.iter().any(|utterance| utterance.end == End::Length) {
-        eprintln!("warning: the speech was cut at its length limit (--max-seconds)");
+        eprintln!("warning: the speech was cut at its length limit");
     }
 }

@@ -94,7 +94,7 @@ impl CpuEngine {
         let threads = options.threads.unwrap_or(cores);
         let positions = options.positions.unwrap_or(config.max_position_embeddings);
         in_range("slots", options.slots, usize::MAX)?;
-        in_range("threads", threads, 1024)?;
+        in_range("threads", threads, 256)?;
         in_range("positions", positions, config.max_position_embeddings)?;
         let codec = match &export.codec {
             Some(codec) => {
