@@ -212,6 +212,13 @@ fn control_tokens_in_the_text_are_left_out_and_told() {
 }
 
 #[test]
+fn an_unknown_device_is_refused_with_those_there_are() {
+    let output = run(&[TEXT, "--device", "tpu", "--out", "-"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("expected auto, cpu, cuda or cuda:N"), "{}", stderr(&output));
+}
+
+#[test]
 fn refusals_are_one_line_and_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let out = path(&folder, "x.wav");
@@ -226,7 +233,6 @@ fn refusals_are_one_line_and_leave_nothing() {
     refuses(&[TEXT, "--top-k", "0", "--out", &out], &["top_k"]);
     refuses(&[TEXT, "--max-seconds", "0", "--out", &out], &["max_seconds"]);
     refuses(&[TEXT, "--threads", "0", "--device", "cpu", "--out", &out], &["threads"]);
-    refuses(&[TEXT, "--device", "tpu", "--out", &out], &["--device", "cuda:N"]);
     refuses(&[TEXT, "--chunk-seconds", "31", "--out", &out], &["--chunk-seconds", "1 to 30"]);
     refuses(&[TEXT, "--lexicon", &path(&folder, "absent.txt"), "--out", &out], &["absent.txt"]);
     refuses(&[TEXT, "--model", "no such model", "--out", &out], &["no such model", "org/name"]);

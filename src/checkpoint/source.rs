@@ -79,7 +79,7 @@ impl SourceRequest {
     fn place(&self) -> Result<Place> {
         let repo = match &self.source {
             None => DEFAULT_REPO.to_owned(),
-            Some(source) => match resolve(source)? {
+            Some(source) => match resolve(source).map_err(about_source)? {
                 Location::Folder(folder) => return Ok(Place::Folder(folder)),
                 Location::Repo(repo) => repo,
             },
@@ -111,6 +111,14 @@ impl SourceRequest {
             name: self.name.clone().unwrap_or_else(|| repo.to_owned()),
             revision: Some(snapshot.commit.clone()),
         }
+    }
+}
+
+/// The same complaint under the name that the argument has here.
+fn about_source(error: Error) -> Error {
+    match error {
+        Error::Input { message, .. } => Error::input("SOURCE", message),
+        other => other,
     }
 }
 
