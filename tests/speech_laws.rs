@@ -116,7 +116,18 @@ proptest! {
         prop_assert!(whole.chunks.iter().all(|chunk| chunk.seconds <= 25.1 && !chunk.text.is_empty()));
         let short = prepare(&text, &Options { chunk_seconds: 3.0, ..options.clone() });
         prop_assert_eq!(joined(&whole), joined(&short));
+        prop_assert!(short.chunks.iter().all(|chunk| chunk.seconds <= 3.1), "{short}");
         prop_assert_eq!(prepare(&text, &options), whole);
+    }
+
+    /// Words short enough that three of them always fit.
+    #[test]
+    fn no_chunk_has_fewer_than_three_words(
+        words in prop::collection::vec(prop::sample::select(vec!["हाँ।", "जी", "कमल,", "ठीक", "the", "ok.", "no?", "राम"]), 3..120),
+    ) {
+        for chunk in prepare(&words.join(" "), &Options { chunk_seconds: 6.0, ..Options::default() }).chunks {
+            prop_assert!(chunk.text.split_whitespace().count() >= 3, "{}", chunk.text);
+        }
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn atoms(traced: &Traced, cap: f64) -> Vec<Atom> {
         if word.is_empty() {
             if let Some(last) = atoms.last_mut().filter(|_| text[..end].ends_with('\n')) {
                 last.after = Cut::Sentence;
+                last.seconds += character_seconds('\n');
             }
             continue;
         }
@@ -108,11 +109,14 @@ fn atoms(traced: &Traced, cap: f64) -> Vec<Atom> {
             cut_after(text, start, end, next)
         };
         push_word(&mut atoms, text, (start, end), after, cap);
+        if let Some(last) = atoms.last_mut().filter(|_| newline) {
+            last.seconds += character_seconds('\n');
+        }
     }
     atoms
 }
 
-/// Adds a word, in parts at grapheme boundaries if it is too long for a chunk.
+/// Adds a word, in parts at the boundaries of graphemes and tags if it is too long for a chunk.
 fn push_word(atoms: &mut Vec<Atom>, text: &str, (start, end): (usize, usize), after: Cut, cap: f64) {
     let word = &text[start..end];
     let words = usize::from(is_speakable(word));
@@ -121,9 +125,13 @@ fn push_word(atoms: &mut Vec<Atom>, text: &str, (start, end): (usize, usize), af
         return atoms.push(Atom { start, end, seconds: length, words, after });
     }
     let (mut from, mut sum) = (start, 0.0);
-    for (offset, grapheme) in word.grapheme_indices(true) {
-        let more = seconds(grapheme);
-        let here = start + offset;
+    let mut rest = word;
+    while !rest.is_empty() {
+        let tag = TAGS.iter().find(|tag| rest.starts_with(**tag)).copied();
+        let piece = tag.or_else(|| rest.graphemes(true).next()).unwrap_or(rest);
+        let more = seconds(piece);
+        let here = end - rest.len();
+        rest = &rest[piece.len()..];
         if sum + more > cap / 2.0 && here > from {
             atoms.push(Atom { start: from, end: here, seconds: sum, words, after: Cut::Word });
             (from, sum) = (here, 0.0);

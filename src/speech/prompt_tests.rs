@@ -92,6 +92,28 @@ fn plain_text_equals_transformers_and_the_rest_is_dropped() {
     assert!(equal >= 17 && dropped >= 5, "{equal} equal, {dropped} dropped");
 }
 
+/// D8 of the cases: dirt leaves the ids as those of the clean text, and NUL is gone before the tokenizer sees it.
+#[test]
+fn ids_of_a_dirty_text_equal_those_of_the_clean_one() {
+    use crate::speech::{Options, prepare};
+    let clean = "नमस्ते दुनिया, all is well.";
+    for name in FOLDERS {
+        let speech = speech(name);
+        let expected = speech.prompt(&Style::default(), clean).unwrap().ids;
+        let nul = speech.tokenizer.encode("", "\0").unwrap().ids;
+        for dirt in ["\0", "\u{feff}", "\u{200b}", "\0\u{200b}\0"] {
+            let dirty = format!("{dirt}नम{dirt}स्ते दुनिया,{dirt} all is w{dirt}ell.{dirt}");
+            let chunks = prepare(&dirty, &Options::default()).chunks;
+            assert_eq!(chunks.len(), 1);
+            assert!(!chunks[0].text.contains('\0'));
+            let ids = speech.prompt(&Style::default(), &chunks[0].text).unwrap().ids;
+            assert_eq!(ids, expected, "{dirt:?}");
+            // A byte-level tokenizer has an id for NUL, which the text around it must not hold.
+            assert!(nul.iter().all(|id| !ids.contains(id)), "{nul:?}");
+        }
+    }
+}
+
 /// D4 of the cases: only the allowed tag becomes its id, everything else yields no control id and is named.
 #[test]
 fn control_strings_of_a_user_never_become_control_ids() {

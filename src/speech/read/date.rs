@@ -83,6 +83,8 @@ impl Text<'_> {
             (1 | 2, 1 | 2, 4) => values,
             // A point between short numbers is a version more often than a date.
             (1 | 2, 2, 2) if separator != Kind::Sign('.') => values,
+            // With single digits for the month, hyphens need a word that says it is a date.
+            (1 | 2, 1, 2) if separator == Kind::Sign('/') || self.says_date(i, i + 5) => values,
             (4, 1 | 2, 1 | 2) => (values.2, values.1, values.0),
             _ => return None,
         };
@@ -116,12 +118,16 @@ impl Text<'_> {
         Reading::new(end, format!("{day} {of}{}{year}", lang.month(month)), "date")
     }
 
-    /// `15/08 को`, `on 15/08`: a day and a month only where a word says so.
-    fn short_date(&self, i: usize) -> Option<Reading> {
+    /// Whether a word before or behind a date says that it is one.
+    fn says_date(&self, start: usize, end: usize) -> bool {
         const BEFORE: &[&str] = &["दिनांक", "तारीख", "तारीख़", "date", "Date", "dated", "on", "by", "tareekh"];
         const AFTER: &[&str] = &["को", "तक", "ko", "tak"];
+        BEFORE.contains(&self.previous_word(start).1) || AFTER.contains(&self.next_word(end).1)
+    }
+
+    /// `15/08 को`, `on 15/08`: a day and a month only where a word says so.
+    fn short_date(&self, i: usize) -> Option<Reading> {
         let slash = self.is_sign(i + 1, '/') && !self.is_sign(i + 3, '/');
-        let says = BEFORE.contains(&self.previous_word(i).1) || AFTER.contains(&self.next_word(i + 3).1);
         let (day, month) = (self.value(i)?, self.value(i + 2)?);
         let valid = (1..=31).contains(&day)
             && (1..=12).contains(&month)
@@ -129,7 +135,7 @@ impl Text<'_> {
             && self.digit_count(i + 2) == 2;
         let lang = self.lang(i);
         let words = format!("{} {}", number::cardinal(lang, day.into()), lang.month(month as usize));
-        (slash && says && valid).then(|| Reading::new(i + 3, words, "date")).flatten()
+        (slash && valid && self.says_date(i, i + 3)).then(|| Reading::new(i + 3, words, "date")).flatten()
     }
 
     /// `August 15, 1947`, `अगस्त 2026`, `Mar 5`; at the month.
@@ -217,7 +223,7 @@ impl Text<'_> {
 
     /// `1939-45`, `1947–1950`, `2024-25`: without a word between for a year that spans two.
     pub(super) fn year_range(&self, i: usize) -> Option<Reading> {
-        let free = !self.is_attached(i) || i > 0 && self.is_sign(i - 1, '(');
+        let free = !self.is_attached(i) || i > 0 && (self.is_sign(i - 1, '(') || self.word(i - 1) == "FY");
         if !free || self.digit_count(i) != 4 || !self.is_hyphen(i + 1) || self.is_hyphen(i + 3) && self.is_digits(i + 4)
         {
             return None;

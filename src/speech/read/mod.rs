@@ -4,6 +4,7 @@
 //! how many tokens it takes and what they sound like. Each looks at a bounded number of tokens, so the whole is linear.
 
 mod amount;
+mod compound;
 mod date;
 mod money;
 mod numeral;
@@ -109,10 +110,13 @@ impl Text<'_> {
 
     fn digits_reading(&self, i: usize) -> Option<Reading> {
         self.date(i)
+            .or_else(|| self.crossed(i))
+            .or_else(|| self.hours_and_minutes(i))
             .or_else(|| self.time(i))
             .or_else(|| self.digit_string(i))
             .or_else(|| self.year_range(i))
             .or_else(|| self.money_after(i))
+            .or_else(|| self.decade(i))
             .or_else(|| self.ordinal(i))
             .or_else(|| self.fraction(i))
             .or_else(|| self.year(i))
@@ -129,6 +133,7 @@ impl Text<'_> {
             .or_else(|| self.plate(i))
             .or_else(|| self.abbreviation(i))
             .or_else(|| self.roman(i))
+            .or_else(|| self.financial_year(i))
             .or_else(|| self.digits_after(i))
             .or_else(|| self.acronym(i))
     }

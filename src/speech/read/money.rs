@@ -245,6 +245,9 @@ impl Text<'_> {
 
     /// `₹50/kg` → `… प्रति किलोग्राम`.
     fn per(&self, lang: Lang, words: String, end: usize) -> (String, usize) {
+        if let Some(rate) = self.is_sign(end, '/').then(|| self.rate(lang, end + 1)).flatten() {
+            return (format!("{words} {rate}"), end + 2);
+        }
         let found = self.is_sign(end, '/').then(|| self.unit_at(end + 1)).flatten();
         match found.and_then(|(after, unit)| Some((after, unit.say(lang, true)?))) {
             Some((after, unit)) => {

@@ -2,7 +2,7 @@
 
 use super::super::lang::{Lang, Say, Script};
 use super::super::number;
-use super::amount::quarters_in_hindi;
+use super::amount::{Amount, quarters_in_hindi};
 use super::{Kind, Reading, Text, tables};
 
 /// The first Hindi ordinals with the endings of gender and case: masculine, feminine, oblique.
@@ -69,9 +69,6 @@ impl Text<'_> {
             "vi" | "vin" | "wi" | "win" if lang == Lang::RomanHindi => {
                 Reading::new(at + 1, hindi_ordinal(lang, n, 1), "ordinal")
             }
-            "s" if hyphen == 0 && n >= 20 && n.is_multiple_of(10) && lang == Lang::English => {
-                Reading::new(at + 1, decade(n), "decade")
-            }
             _ => None,
         }
     }
@@ -103,8 +100,8 @@ impl Text<'_> {
                     other => other.say(Say::DividedBy),
                 };
                 let say = |n: u64| number::cardinal(lang, n.into());
-                if (top, bottom) == (24, 7) {
-                    format!("{} {}", say(24), say(7))
+                if self.is_known_day(top, bottom, end) {
+                    format!("{} {}", say(top), say(bottom))
                 } else {
                     format!("{} {over} {}", say(top), say(bottom))
                 }
@@ -159,14 +156,18 @@ impl Text<'_> {
     pub(super) fn letters_after(&self, i: usize) -> Option<Reading> {
         let amount = self.amount(i)?;
         let lang = self.lang(i);
+        if let (at, "cr" | "Cr" | "CR") = self.next_word(amount.end) {
+            return Reading::new(at + 1, format!("{} {}", amount.say(lang), lang.say(Say::Crore)), "scale");
+        }
         if !self.is_latin(amount.end) {
             return None;
         }
         let letters = self.str(amount.end);
         let scale = match letters {
             "k" | "K" => Some(Say::Thousand),
-            "Cr" | "cr" | "CR" => Some(Say::Crore),
             "L" | "lakh" | "lac" => Some(Say::Lakh),
+            "M" if self.is_count(i, &amount) => Some(Say::Million),
+            "B" if self.is_count(i, &amount) => Some(Say::Billion),
             "mn" | "Mn" => Some(Say::Million),
             "bn" | "Bn" => Some(Say::Billion),
             _ => None,
@@ -195,6 +196,34 @@ impl Text<'_> {
         let number = if identifier { number::digits(lang, &amount.whole) } else { amount.say(lang) };
         let letters = if short { tables::spell(lang, letters) } else { letters.to_owned() };
         Reading::new(amount.end + 1, format!("{number} {letters}"), "letters and digits")
+    }
+
+    /// Whether a letter behind a number scales it, as in `2M views`, and is not that of a name, as in `Flat 5B`.
+    fn is_count(&self, i: usize, amount: &Amount) -> bool {
+        const NAMED: &[&str] = &[
+            "flat",
+            "room",
+            "class",
+            "section",
+            "block",
+            "gate",
+            "plot",
+            "house",
+            "seat",
+            "pencil",
+            "फ़्लैट",
+            "फ्लैट",
+            "कमरा",
+            "कक्षा",
+            "ब्लॉक",
+            "गेट",
+            "प्लॉट",
+            "मकान",
+            "सीट",
+        ];
+        let before = self.previous_word(i).1;
+        let named = before.len() <= 40 && NAMED.contains(&before.to_lowercase().as_str());
+        !named && (!amount.fraction.is_empty() || !self.next_word(amount.end + 1).1.is_empty())
     }
 
     /// `3.10.2` and longer: a version or an address, read part by part.
@@ -269,16 +298,6 @@ pub fn english_ordinal(lang: Lang, n: u64) -> String {
         other => format!("{other}th"),
     };
     format!("{}{last}", &words[..split])
-}
-
-/// `1990s` → `nineteen nineties`, `80s` → `eighties`.
-fn decade(n: u64) -> String {
-    let words =
-        if n < 1000 { number::cardinal(Lang::English, n.into()) } else { super::date::year_words(Lang::English, n) };
-    match words.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None => format!("{words}s"),
-    }
 }
 
 fn vulgar_sign(top: u64, bottom: u64) -> Option<char> {

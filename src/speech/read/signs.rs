@@ -28,6 +28,7 @@ impl Text<'_> {
             '=' if number_precedes || number_follows => Reading::new(i + 1, lang.say(Say::Equals), "sign"),
             '×' | '*' if between => Reading::new(i + 1, lang.say(Say::Times), "sign"),
             '÷' if between => Reading::new(i + 1, lang.say(Say::DividedBy), "sign"),
+            '/' if self.rate_after(i).is_some() => self.rate_after(i),
             '/' if between && self.is_space(i + 1) => Reading::new(i + 1, lang.say(Say::DividedBy), "sign"),
             ',' if between && !self.is_space(i + 1) => Reading::new(i + 1, ", ", "list"),
             ':' if between && !self.is_space(i + 1) && self.is_score(i) => Reading::new(i + 1, " ", "score"),
@@ -74,9 +75,14 @@ impl Text<'_> {
                 return Reading::new(i + 1, " ", "score");
             }
             // A spaced hyphen is a minus in a sum: an equals sign stands near.
-            let sum = spaced && (i..(i + 8).min(self.tokens.len())).any(|at| self.is_sign(at, '='));
+            // One without is a minus only right before the equals sign.
+            let equals = || self.amount(i + 1).is_some_and(|right| self.is_sign(right.end, '='));
+            let sum = if spaced { self.has_equals(i) } else { equals() };
             let word = if sum { Say::Minus } else { Say::To };
             return Reading::new(i + 1, lang.say(word), if sum { "minus" } else { "range" });
+        }
+        if let Some(range) = self.value_range(i) {
+            return Some(range);
         }
         let range = currency_follows && self.before(i).is_some_and(|at| self.is_digits(at));
         let compound = i > 0 && matches!(self.kind(i - 1), Some(Kind::Word(_))) && self.is_digits(i + 1);

@@ -117,6 +117,13 @@ const LINKS: &[&str] = &[
     "तो",
 ];
 
+/// Words before an amount, behind which six digits are no postal code.
+const BEFORE_AMOUNTS: &str = "कुल लगभग करीब क़रीब केवल सिर्फ़ सिर्फ और से में को का के की पर है हैं था थे तक या जनसंख्या आबादी राशि रक़म रकम \
+    वेतन कीमत क़ीमत मूल्य दाम बिल बैलेंस शेष वोट मत मिले हुए बराबर रुपये रुपए रु आय लाभ घाटा बजट खर्च ख़र्च सालाना ने \
+    भी ही तो एक दो पास गिनती total about around nearly only and or to the was is are population amount salary price \
+    cost bill balance votes rs inr usd rupees income profit loss budget sum value fee fees rent over under sold paid \
+    pay score revenue sales followers views count equals";
+
 /// Most groups of digits looked at as one string.
 const MOST_GROUPS: usize = 8;
 
@@ -280,7 +287,16 @@ impl Text<'_> {
         self.digit_count(start) >= 3
             && is_code(after)
             && !matches!(after, "no" | "No" | "id" | "call" | "in" | "गाड़ी" | "टिकट" | "order" | "संख्या")
+            || self.is_called(start, end)
             || self.is_postal_code(start, end)
+            || self.is_postal_code_behind_place(start, end)
+    }
+
+    /// Whether a number to call stands before `पर कॉल करें`: short ones too are read digit by digit.
+    fn is_called(&self, start: usize, end: usize) -> bool {
+        const CALLS: &[&str] = &["कॉल", "काॅल", "फ़ोन", "फोन", "डायल", "संपर्क", "call", "phone", "dial", "contact"];
+        let (at, word) = self.next_word(end);
+        self.digit_count(start) >= 3 && matches!(word, "पर" | "par" | "pe") && CALLS.contains(&self.next_word(at + 1).1)
     }
 
     fn comma_or_point(&self, end: usize) -> bool {
@@ -293,6 +309,27 @@ impl Text<'_> {
         let place =
             hyphen.and_then(|at| self.before(at)).is_some_and(|at| matches!(self.kind(at), Some(Kind::Word(_))));
         place && end == start + 1 && self.digit_count(start) == 6
+    }
+
+    /// `Jaipur 302001`: six ungrouped digits, none of a round number, right behind a name and at the end of what is said.
+    fn is_postal_code_behind_place(&self, start: usize, end: usize) -> bool {
+        let digits = self.digits(start);
+        let postal = digits.len() == 6 && matches!(digits.as_bytes()[0], b'1'..=b'8') && !digits.ends_with("000");
+        let Some(place) = start.checked_sub(2).filter(|_| postal && end == start + 1 && self.is_space(start - 1))
+        else {
+            return false;
+        };
+        let word = self.word(place);
+        let name = match self.kind(place) {
+            Some(Kind::Word(Script::Devanagari)) => true,
+            Some(Kind::Word(Script::Latin)) => word.starts_with(char::is_uppercase) && word.len() > 2,
+            _ => false,
+        };
+        let ends =
+            matches!(self.kind(end), None | Some(Kind::Break | Kind::Sign('.' | ',' | '।' | ')' | ';' | '?' | '!')));
+        name && (ends || matches!(self.next_word(end).1, "भारत" | "India"))
+            && word.len() <= 60
+            && !BEFORE_AMOUNTS.split(' ').any(|known| known == word.to_lowercase())
     }
 
     fn spell_groups(&self, i: usize, count: usize, rule: &'static str) -> Option<Reading> {

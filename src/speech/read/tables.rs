@@ -91,7 +91,7 @@ pub fn unit(text: &str) -> Option<(usize, &'static Unit)> {
         let rows = rows(include_str!("../data/units.tsv")).filter(|row| row.len() == 5);
         let marks = rows.flat_map(|row| {
             let words = [row[1], row[2], row[3], row[4]];
-            row[0].split(' ').map(move |mark| Unit { mark: mark.to_owned(), words })
+            row[0].split(' ').map(move |mark| Unit { mark: mark.replace('_', " "), words })
         });
         table(marks, |unit| &unit.mark)
     });

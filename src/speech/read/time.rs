@@ -119,6 +119,12 @@ impl Text<'_> {
         }
     }
 
+    /// The token after AM or PM, if one stands at a place.
+    pub(super) fn half_end(&self, i: usize) -> Option<usize> {
+        let (half, end) = self.half(i);
+        half.map(|_| end)
+    }
+
     /// Words that say `o'clock` after the digits; the reading has them already.
     fn oclock(&self, i: usize) -> (bool, usize) {
         let (at, word) = self.next_word(i);

@@ -38,6 +38,10 @@ impl Text<'_> {
         if signs('@').count() == 1 && signs('@').all(|at| at > i && at + 1 < end) && signs('.').next().is_some() {
             return Some(self.spoken_address(i, i, end, "e-mail"));
         }
+        // A payment handle: two plain words and nothing else.
+        if end == i + 3 && self.is_sign(i + 1, '@') && self.is_latin(i + 2) {
+            return Some(self.spoken_address(i, i, end, "payment handle"));
+        }
         let scheme = self.scheme_end(i, end);
         if scheme > i {
             return Some(self.spoken_address(i, scheme, end, "url"));
@@ -116,7 +120,12 @@ impl Text<'_> {
     /// Extensions are spelled, and so are letters that no one says as a word.
     fn address_word(&self, lang: Lang, at: usize, extension: bool) -> String {
         let word = self.str(at);
-        let consonants = word.len() <= 4 && !word.bytes().any(|b| b"aeiouyAEIOUY".contains(&b));
+        let consonants = word.len() <= 4
+            && word.bytes().enumerate().all(|(at, b)| {
+                let b = b.to_ascii_lowercase();
+                // The y that begins a word is a consonant.
+                !b"aeiou".contains(&b) && (b != b'y' || at == 0)
+            });
         if word.len() <= 4 && (extension || consonants) {
             tables::spell(lang, word)
         } else {
