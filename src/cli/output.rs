@@ -143,8 +143,10 @@ pub fn check_places(outputs: &[&Path], inputs: &[&Path]) -> Result<()> {
     let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     for (i, output) in outputs.iter().enumerate().filter(|(_, path)| !is_stdout(path) && !is_special(path)) {
         let others = outputs[..i].iter().chain(inputs);
-        // A file in a folder that is read from is refused too: the folder is a model.
-        let taken = |other: &&&Path| place(output) == place(other) || place(output).parent() == Some(&place(other));
+        // In a model's folder new files are welcome and earlier speech may be replaced; the model's own files may not.
+        let speech = AudioFormat::of(output).is_ok();
+        let inside = |folder: &Path| output.exists() && !speech && place(output).parent() == Some(&place(folder));
+        let taken = |other: &&&Path| place(output) == place(other) || inside(other);
         if let Some(other) = others.into_iter().find(taken) {
             let message = format!("{} would overwrite {} or a file in it", output.display(), other.display());
             return Err(Error::input("--out", message));
