@@ -25,6 +25,8 @@ enum Command {
     Say(Box<cli::say::SayArgs>),
     /// Show what would be said: chunks, seconds, and every number, date or sign that is read as words
     Text(Box<cli::text::ShowArgs>),
+    /// Measure how fast a model speaks on this machine
+    Bench(Box<cli::bench::BenchArgs>),
 }
 
 fn main() -> ExitCode {
@@ -32,5 +34,6 @@ fn main() -> ExitCode {
     cli::exit(match arguments.command {
         Command::Say(args) => cli::say::run(&args),
         Command::Text(args) => cli::text::run(&args),
+        Command::Bench(args) => cli::bench::run(&args),
     })
 }

@@ -90,6 +90,14 @@ impl Model {
     }
 }
 
+/// Finds and checks the files of a model, without an engine for it.
+///
+/// # Errors
+/// [`crate::Error`] naming the file or tensor at fault.
+pub fn export(args: &ModelArgs) -> Result<Export> {
+    Export::from_files(Source::find(args)?.files)
+}
+
 fn engine(export: Export, args: &ModelArgs) -> Result<Box<dyn Engine>> {
     let gpu = match args.device {
         Device::Cpu => None,

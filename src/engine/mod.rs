@@ -14,8 +14,12 @@ pub mod cpu;
 pub mod cuda;
 pub mod frames;
 pub mod kv;
+mod metered;
 pub mod mimi;
+pub mod phase;
 pub mod sampler;
+
+pub use metered::{KernelTime, MemoryUse, Metered, Spread, Traffic};
 
 use crate::config::ModelConfig;
 use crate::error::Result;

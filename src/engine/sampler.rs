@@ -78,11 +78,17 @@ fn best(rows: impl Iterator<Item = (usize, f64)>) -> Option<usize> {
 ///
 /// `logits` are finite. `None` only when there are none.
 pub fn choose(logits: &[f32], sampling: Sampling, noise: Noise) -> Option<usize> {
+    choose_among(None, logits, sampling, noise)
+}
+
+/// [`choose`] when `logits[i]` belongs to row `rows[i]`, ascending: the noise is the row's. Returns `i`.
+fn choose_among(rows: Option<&[u32]>, logits: &[f32], sampling: Sampling, noise: Noise) -> Option<usize> {
     if sampling.temperature == 0.0 {
         return best(logits.iter().map(|&l| f64::from(l)).enumerate());
     }
     let temperature = f64::from(sampling.temperature);
-    let score = |row: usize| f64::from(logits[row]) / temperature + noise.gumbel(row as u32);
+    let row_of = |i: usize| rows.map_or(i as u32, |rows| rows[i]);
+    let score = |i: usize| f64::from(logits[i]) / temperature + noise.gumbel(row_of(i));
     best(top_k(logits, sampling.top_k).into_iter().map(|row| (row, score(row))))
 }
 
@@ -129,11 +135,26 @@ pub struct Choice {
 /// # Errors
 /// [`Error::Invalid`] when a logit or P(stop) is not finite: a comparison with NaN would choose at random.
 pub fn next_token(outlook: Outlook<'_>, sampling: Sampling, noise: Noise, max_new_tokens: usize) -> Result<Choice> {
+    next_token_among(None, outlook, sampling, noise, max_new_tokens)
+}
+
+/// [`next_token`] when only some rows have logits: `outlook.logits[i]` is that of row `rows[i]`, ascending, `</audio>` among them.
+///
+/// # Errors
+/// As [`next_token`].
+pub fn next_token_among(
+    rows: Option<&[u32]>,
+    outlook: Outlook<'_>,
+    sampling: Sampling,
+    noise: Noise,
+    max_new_tokens: usize,
+) -> Result<Choice> {
     let Outlook { logits, stop_probability, end_row } = outlook;
+    let row_of = |i: usize| rows.map_or(i, |rows| rows[i] as usize);
     let step = noise.step as usize;
-    if let Some(row) = logits.iter().position(|logit| !logit.is_finite()) {
-        let item = format!("logit of row {row} at step {step}");
-        return Err(Error::invalid("the model", item, "a finite number", logits[row]));
+    if let Some(i) = logits.iter().position(|logit| !logit.is_finite()) {
+        let item = format!("logit of row {} at step {step}", row_of(i));
+        return Err(Error::invalid("the model", item, "a finite number", logits[i]));
     }
     let early = step < MIN_NEW_TOKENS;
     if !early && !stop_probability.is_finite() {
@@ -146,12 +167,13 @@ pub fn next_token(outlook: Outlook<'_>, sampling: Sampling, noise: Noise, max_ne
     let masked: Vec<f32>;
     let allowed = if early {
         masked =
-            logits.iter().enumerate().map(|(row, &l)| if row == end_row { f32::NEG_INFINITY } else { l }).collect();
+            logits.iter().enumerate().map(|(i, &l)| if row_of(i) == end_row { f32::NEG_INFINITY } else { l }).collect();
         &masked
     } else {
         logits
     };
-    let row = choose(allowed, sampling, noise)
+    let row = choose_among(rows, allowed, sampling, noise)
+        .map(row_of)
         .ok_or_else(|| Error::invalid("the model", "audio head", "at least one row", "none"))?;
     let end = match row {
         _ if row == end_row => Some(End::AudioEnd),

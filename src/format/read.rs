@@ -138,6 +138,14 @@ pub struct Layer {
     pub down: Int4Matrix,
 }
 
+impl Layer {
+    /// Bytes of its matrices: codes, scales and minima.
+    pub fn bytes(&self) -> usize {
+        let matrices = [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down];
+        matrices.map(|w| w.codes.len() + (w.scale.len() + w.min.len()) * size_of::<f16>()).iter().sum()
+    }
+}
+
 /// The output head over the audio rows.
 #[derive(Clone, Debug)]
 pub enum Head {
@@ -145,6 +153,31 @@ pub enum Head {
     Bf16(Tensor),
     /// `head.audio_qweight` and `head.audio_scale`.
     Int8(Int8Matrix),
+}
+
+impl Head {
+    /// A head of these rows, in this order.
+    ///
+    /// # Panics
+    /// For a row that does not exist.
+    pub fn gather(&self, rows: &[u32]) -> Head {
+        let gathered = |bytes: &[u8], width: usize| -> Bytes {
+            rows.iter().flat_map(|&row| &bytes[row as usize * width..][..width]).copied().collect::<Vec<u8>>().into()
+        };
+        match self {
+            Head::Bf16(tensor) => {
+                let k = tensor.shape[1];
+                let data = gathered(&tensor.data, 2 * k);
+                Head::Bf16(Tensor { shape: vec![rows.len(), k], data, ..tensor.clone() })
+            }
+            Head::Int8(matrix) => Head::Int8(Int8Matrix {
+                n: rows.len(),
+                k: matrix.k,
+                codes: gathered(&matrix.codes, matrix.k),
+                scale: rows.iter().map(|&row| matrix.scale[row as usize]).collect(),
+            }),
+        }
+    }
 }
 
 /// LayerNorm, Linear, GELU, Linear on the final normed hidden state; never quantized.

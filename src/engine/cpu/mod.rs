@@ -1,6 +1,7 @@
 //! The CPU backend: the int4 file as it lies in memory, several sequences in one pass over it.
 
 pub mod kernels;
+mod metered;
 mod model;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -14,9 +15,9 @@ use model::{Column, Model};
 use super::frames::Frames;
 use super::kv::{KvCache, KvShape};
 use super::sampler::{self, Noise, Outlook};
-use super::{End, Engine, Info, Observer, Request, Sampling, Scores, Step, mimi};
+use super::{End, Engine, Info, Observer, Request, Sampling, Scores, Step, mimi, phase};
 use crate::error::{Error, Result};
-use crate::format::Export;
+use crate::format::{Export, Head};
 
 /// Positions of a prompt that go through the model at once: enough to read the weights seldom, few enough to keep
 /// their activations in the cache.
@@ -31,11 +32,13 @@ pub struct Options {
     pub positions: Option<usize>,
     /// Threads; `None`: one per core.
     pub threads: Option<usize>,
+    /// Restricts the head to the current codebook's rows and `</audio>`: approximate (`engine::phase`).
+    pub phase_head: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { slots: 1, positions: None, threads: None }
+        Options { slots: 1, positions: None, threads: None, phase_head: false }
     }
 }
 
@@ -73,6 +76,8 @@ pub struct CpuEngine {
     end_row: usize,
     slots: Vec<Option<Speech>>,
     codec: Option<(mimi::Decoder, Vec<mimi::State>)>,
+    /// For each codebook the rows that may be chosen in its place, and the head of these rows; empty: all rows, always.
+    phases: Vec<(Vec<u32>, Head)>,
 }
 
 impl CpuEngine {
@@ -104,8 +109,10 @@ impl CpuEngine {
             }
             None => None,
         };
+        let note = if options.phase_head { format!(", {}", phase::NOTE) } else { String::new() };
+        let plural = if threads == 1 { "" } else { "s" };
         let info = Info {
-            backend: format!("cpu ({}, {threads} thread{})", kernels.name(), if threads == 1 { "" } else { "s" }),
+            backend: format!("cpu ({}, {threads} thread{plural}{note})", kernels.name()),
             slots: options.slots,
             positions,
             samples_per_frame: codec.as_ref().map_or(0, |(decoder, _)| decoder.samples_per_frame()),
@@ -114,8 +121,14 @@ impl CpuEngine {
             config,
         };
         let end = info.audio_ids.iter().position(|&id| id == info.config.audio_end_token_id);
+        let end_row = end.ok_or_else(|| Error::invalid(&export.name, "head.audio_ids", "</audio>", "no such row"))?;
+        let phases = match options.phase_head {
+            true => phases(&export, end_row),
+            false => Vec::new(),
+        };
         Ok(CpuEngine {
-            end_row: end.ok_or_else(|| Error::invalid(&export.name, "head.audio_ids", "</audio>", "no such row"))?,
+            end_row,
+            phases,
             cache: KvCache::new(KvShape::new(&info.config, options.slots, positions)),
             model: Model::new(export, kernels, positions, threads)?,
             slots: (0..options.slots).map(|_| None).collect(),
@@ -190,8 +203,8 @@ impl CpuEngine {
         }
     }
 
-    /// Chooses the next token of all running slots.
-    fn choose(&mut self, made: &mut [Made]) -> Result<()> {
+    /// Chooses the next token of all running slots, which are all at codebook `codebook` unless the model broke a frame.
+    fn choose(&mut self, codebook: usize, made: &mut [Made]) -> Result<()> {
         let mut running: Vec<_> =
             self.slots.iter_mut().zip(made).filter_map(|(s, made)| Some((s.as_mut()?, made))).collect();
         running.retain(|(speech, _)| !speech.ended);
@@ -199,15 +212,22 @@ impl CpuEngine {
             return Ok(());
         }
         let hidden: Vec<f32> = running.iter().flat_map(|(speech, _)| speech.hidden.iter().copied()).collect();
-        let logits = self.model.logits(&hidden);
-        for ((speech, made), logits) in running.iter_mut().zip(logits.chunks_exact(self.info.audio_ids.len())) {
+        let phase = self.phases.get(codebook);
+        let rows = phase.map(|(rows, _)| rows.as_slice());
+        let logits = match phase {
+            Some((_, head)) => self.model.logits_of(head, &hidden),
+            None => self.model.logits(&hidden),
+        };
+        for ((speech, made), logits) in
+            running.iter_mut().zip(logits.chunks_exact(rows.map_or(self.info.audio_ids.len(), <[u32]>::len)))
+        {
             let outlook = Outlook {
                 logits,
                 stop_probability: self.model.stop_probability(&speech.hidden),
                 end_row: self.end_row,
             };
             let noise = Noise { seed: speech.seed, sequence: speech.sequence, step: speech.step as u32 };
-            let choice = sampler::next_token(outlook, speech.sampling, noise, speech.max_new_tokens)?;
+            let choice = sampler::next_token_among(rows, outlook, speech.sampling, noise, speech.max_new_tokens)?;
             let token = self.info.audio_ids[choice.row];
             speech.step += 1;
             speech.unseen = Some(token);
@@ -218,6 +238,17 @@ impl CpuEngine {
         }
         Ok(())
     }
+}
+
+/// The codebooks' rows with that of `</audio>`, ascending, and the head of each.
+fn phases(export: &Export, end_row: usize) -> Vec<(Vec<u32>, Head)> {
+    let with_head = |mut rows: Vec<u32>| {
+        rows.push(end_row as u32);
+        rows.sort_unstable();
+        let head = export.head.gather(&rows);
+        (rows, head)
+    };
+    phase::rows_by_codebook(&export.config, &export.audio_ids).into_iter().map(with_head).collect()
 }
 
 fn in_range(parameter: &'static str, value: usize, largest: usize) -> Result<()> {
@@ -264,9 +295,9 @@ impl Engine for CpuEngine {
         let running = |speech: &Option<Speech>| speech.as_ref().is_some_and(|speech| !speech.ended);
         let running: Vec<bool> = self.slots.iter().map(running).collect();
         let mut made: Vec<Made> = running.iter().map(|_| Made::default()).collect();
-        for _ in 0..self.info.config.num_quantizers {
+        for codebook in 0..self.info.config.num_quantizers {
             self.advance();
-            self.choose(&mut made)?;
+            self.choose(codebook, &mut made)?;
         }
         let mut pcm = Vec::new();
         for (slot, made) in made.iter().enumerate().filter(|(slot, _)| running[*slot]) {

@@ -202,11 +202,20 @@ impl Model {
 
     /// Scaled logits of the audio rows. `hidden: [columns, hidden]`; returns `[columns, rows]`.
     pub fn logits(&self, hidden: &[f32]) -> Vec<f32> {
+        self.logits_of(&self.export.head, hidden)
+    }
+
+    /// The same of a head that holds some of the rows.
+    pub fn logits_of(&self, head: &Head, hidden: &[f32]) -> Vec<f32> {
         let config = &self.export.config;
-        let (k, rows) = (config.hidden_size, config.audio_rows());
+        let k = config.hidden_size;
         let b = hidden.len() / k;
+        let rows = match head {
+            Head::Int8(w) => w.n,
+            Head::Bf16(w) => w.data.len() / (2 * k),
+        };
         let mut y = vec![0.0; rows * b];
-        match &self.export.head {
+        match head {
             Head::Int8(w) => {
                 let x = self.rounded(hidden, k, Order::Bytes);
                 self.rows(w.codes.len() * b, &mut y, b, |first, y| self.kernels.int8_rows(w, first, &x, y));

@@ -131,6 +131,8 @@ pub struct Buffers {
 pub struct Head {
     /// int8 tiles, or bf16 rows.
     pub rows: Address,
+    /// `[tiles, 16]` i32: the row of each row of a tile, -1 for none; 0 when they are in order.
+    pub row_of: Address,
     /// `[rows]` f32, int8 only.
     pub row_scale: Address,
     /// `[hidden]` f32.
@@ -175,6 +177,10 @@ pub struct Head {
     pub min_new_tokens: i32,
     /// P(stop) above which the end is forced.
     pub stop_threshold: f32,
+    /// Tiles of a codebook, when `row_of` groups the rows by codebook.
+    pub phase_tiles: i32,
+    /// Padding.
+    pub pad: i32,
 }
 
 /// Working memory after the last layer.
@@ -257,6 +263,6 @@ pub const END_NOT_FINITE: i32 = 4;
 const _: () = {
     assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 136);
     assert!(size_of::<Pass>() == 64);
-    assert!(size_of::<Head>() == 136 && size_of::<HeadBuffers>() == 56);
+    assert!(size_of::<Head>() == 152 && size_of::<HeadBuffers>() == 56);
     assert!(size_of::<Sequence>() == 96 && size_of::<FrameOut>() == 208 && size_of::<Column>() == 16);
 };

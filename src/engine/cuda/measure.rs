@@ -1,65 +1,45 @@
-//! What a benchmark asks of the device: times of single kernels and of the codec, and the rates of the memory.
+//! What a benchmark asks of the device: times of single kernels and of the codec, rates and use of the memory.
 
-use serde::Serialize;
-
-use super::CudaEngine;
+use super::codec::Codec;
 use super::device::{Event, Graph};
 use super::kernels::{Column, FrameOut};
-use crate::error::Result;
+use super::{CudaEngine, Slot};
+use crate::engine::{KernelTime, MemoryUse, Metered, Spread, Traffic};
+use crate::error::{Error, Result};
 
 /// Bytes copied to measure the copy rate: many times the largest L2 cache.
 const COPY_BYTES: usize = 1 << 30;
+/// Replays that are not counted.
+const WARM_UP: usize = 3;
 
-/// Median, and the 10th and 90th percentile.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Spread {
-    /// Median.
-    pub median: f64,
-    /// 10th percentile.
-    pub low: f64,
-    /// 90th percentile.
-    pub high: f64,
-}
-
-impl Spread {
-    /// Of at least one value.
-    pub fn of(mut values: Vec<f64>) -> Spread {
-        values.sort_by(f64::total_cmp);
-        let n = values.len();
-        Spread { median: values[n / 2], low: values[n / 10], high: values[n - 1 - n / 10] }
-    }
-}
-
-/// Time of one kind of kernel within a token.
-#[derive(Clone, Debug, Serialize)]
-pub struct KernelTime {
-    /// The kernel.
-    pub name: &'static str,
-    /// Launches a token.
-    pub launches: usize,
-    /// Microseconds a launch, the launch itself included.
-    pub micros: Spread,
-    /// Weight bytes it reads a launch.
-    pub bytes: usize,
+/// Launches of one kind, captured: what is replayed, how many they are, and the weight bytes of one.
+struct Work {
+    name: &'static str,
+    launches: usize,
+    bytes: usize,
+    graph: Graph,
 }
 
 impl CudaEngine {
     fn time(&self, graph: &Graph, repeats: usize) -> Result<Spread> {
         let mut micros = Vec::with_capacity(repeats);
-        for repeat in 0..repeats + 3 {
+        for repeat in 0..repeats + WARM_UP {
             let from: Event = self.device.event(&self.main, true)?;
             self.device.replay(graph)?;
             let to = self.device.event(&self.main, true)?;
             self.device.wait(&to)?;
-            if repeat >= 3 {
+            if repeat >= WARM_UP {
                 micros.push(f64::from(self.device.elapsed_ms(&from, &to)?) * 1e3);
             }
         }
         Ok(Spread::of(micros))
     }
 
-    /// Puts `columns` live columns at `position` onto the device, for measurements; all slots must be free.
+    /// Puts `columns` live columns at `position` onto the device.
     fn occupy(&self, columns: usize, position: usize) -> Result<()> {
+        if self.slots.iter().any(|slot| *slot != Slot::Free) {
+            return Err(Error::input("slots", "expected all of them free for a measurement, found one in use"));
+        }
         let slots = self.slots.len();
         let column = |i| Column { slot: (i % slots) as i32, position: position as i32, live: 1, row: i as i32 };
         let columns: Vec<Column> = (0..columns).map(column).collect();
@@ -72,55 +52,63 @@ impl CudaEngine {
         self.device.synchronize(&self.main)
     }
 
-    /// Times every kernel of a token, each alone: a graph of its launches in all layers, so that no weights are left in the
-    /// cache, divided by their number. All slots must be free.
-    ///
-    /// # Errors
-    /// [`crate::Error::Device`].
-    pub fn kernel_times(&self, columns: usize, position: usize, repeats: usize) -> Result<Vec<KernelTime>> {
-        let (on, device, main, decoder) = (self.main(), &self.device, &self.main, &self.decoder);
-        let layers = self.info.config.num_layers();
-        self.occupy(columns, position)?;
-        let mut times = Vec::new();
-        let mut measure = |name, launches: usize, bytes, graph: Graph| -> Result<()> {
-            let Spread { median, low, high } = self.time(&graph, repeats)?;
-            let each = |micros: f64| micros / launches as f64;
-            let micros = Spread { median: each(median), low: each(low), high: each(high) };
-            times.push(KernelTime { name, launches, micros, bytes });
-            Ok(())
-        };
-        let every = |work: &dyn Fn(usize) -> Result<()>| device.capture(main, || (0..layers).try_for_each(work));
+    /// The kernels of a pass, each in a graph of its launches in all layers, so that no weights are left in the cache.
+    fn layer_works(&self, columns: usize) -> Result<Vec<Work>> {
+        let (on, decoder, layers) = (self.main(), &self.decoder, self.info.config.num_layers());
+        let every =
+            |work: &dyn Fn(usize) -> Result<()>| on.device.capture(on.stream, || (0..layers).try_for_each(work));
         let (input, output) = decoder.layer_bytes();
-        measure("project_in", layers, input, every(&|l| decoder.project_in(on, l, columns))?)?;
-        measure("attend", layers, 0, every(&|l| decoder.attend(on, l, columns, 0))?)?;
-        measure("project_out", layers, output, every(&|l| decoder.project_out(on, l, columns))?)?;
-        measure("layers", 1, layers * (input + output), every(&|l| decoder.layer(on, l, columns, 0))?)?;
-        // Two scores after each other would find the head in the cache: a pass through the layers goes between them.
-        if columns > self.slots.len() {
-            return Ok(times); // the slots' buffers end here
-        }
-        let scores = device.capture(main, || {
-            decoder.forward(on, columns, 0)?;
-            decoder.scores(on, columns, 0)
-        })?;
-        measure("layers + scores", 1, layers * (input + output) + decoder.head_bytes(), scores)?;
-        let choose = device.capture(main, || {
-            device.fill(main, decoder.out(), 0, columns * size_of::<FrameOut>())?;
-            (0..8).try_for_each(|_| decoder.choose(on, columns))
-        })?;
-        measure("choose_token", 8, 0, choose)?;
-        self.occupy(columns, position)?;
-        if let Some(codec) = self.codec.as_ref().filter(|_| columns <= self.slots.len()) {
-            measure("codec frame", 1, codec.bytes(), device.capture(main, || codec.frame(on, columns))?)?;
-        }
-        Ok(times)
+        let work = |name, bytes, graph| Work { name, launches: layers, bytes, graph };
+        Ok(vec![
+            work("project_in", input, every(&|l| decoder.project_in(on, l, columns))?),
+            work("attend", 0, every(&|l| decoder.attend(on, l, columns, 0))?),
+            work("project_out", output, every(&|l| decoder.project_out(on, l, columns))?),
+            Work { name: "a pass", launches: 1, bytes: layers * (input + output), graph: self.whole_pass(columns)? },
+        ])
     }
 
-    /// Device-to-device copy rate in bytes a second, counting bytes read and written.
-    ///
-    /// # Errors
-    /// [`crate::Error::Device`].
-    pub fn copy_rate(&self) -> Result<f64> {
+    fn whole_pass(&self, columns: usize) -> Result<Graph> {
+        let (on, decoder) = (self.main(), &self.decoder);
+        on.device.capture(on.stream, || decoder.forward(on, columns, 0))
+    }
+
+    /// The head alone would find itself in the cache: a pass through the layers goes before it.
+    fn head_works(&self, columns: usize) -> Result<Vec<Work>> {
+        let (on, decoder, layers) = (self.main(), &self.decoder, self.info.config.num_layers());
+        let (input, output) = decoder.layer_bytes();
+        let scores = on.device.capture(on.stream, || {
+            decoder.forward(on, columns, 0)?;
+            decoder.scores(on, columns, 0, Some(0))
+        })?;
+        let bytes = layers * (input + output) + decoder.head_bytes();
+        let quantizers = self.info.config.num_quantizers;
+        let choose = on.device.capture(on.stream, || {
+            on.device.fill(on.stream, decoder.out(), 0, columns * size_of::<FrameOut>())?;
+            (0..quantizers).try_for_each(|q| decoder.choose(on, columns, Some(q)))
+        })?;
+        Ok(vec![
+            Work { name: "a pass, scores", launches: 1, bytes, graph: scores },
+            Work { name: "choose_token", launches: quantizers, bytes: 0, graph: choose },
+        ])
+    }
+
+    fn codec_graph(&self, codec: &Codec, columns: usize) -> Result<Graph> {
+        self.device.capture(&self.main, || codec.frame(self.main(), columns))
+    }
+}
+
+impl Metered for CudaEngine {
+    fn traffic(&self) -> Traffic {
+        let (input, output) = self.decoder.layer_bytes();
+        let config = &self.info.config;
+        Traffic {
+            weight_bytes: config.num_layers() * (input + output) + self.decoder.head_bytes(),
+            cache_bytes_per_position: config.num_layers() * config.key_value_size() * 4,
+            launches: Some(self.decoder.launches(1) + 2),
+        }
+    }
+
+    fn copy_rate(&self) -> Result<f64> {
         let from = self.device.zeros(&self.main, COPY_BYTES)?;
         let to = self.device.zeros(&self.main, COPY_BYTES)?;
         let mut seconds = Vec::new();
@@ -134,14 +122,41 @@ impl CudaEngine {
         Ok(2.0 * COPY_BYTES as f64 / Spread::of(seconds).low)
     }
 
-    /// Weight bytes of one token.
-    pub fn token_bytes(&self) -> usize {
-        let (input, output) = self.decoder.layer_bytes();
-        self.info.config.num_layers() * (input + output) + self.decoder.head_bytes()
+    fn codec_ms(&mut self, repeats: usize) -> Result<Option<Spread>> {
+        let Some(codec) = &self.codec else { return Ok(None) };
+        self.occupy(1, 0)?;
+        let graph = self.codec_graph(codec, 1)?;
+        Ok(Some(self.time(&graph, repeats)?.map(|micros| micros / 1e3)))
     }
 
-    /// Kernel launches of one token.
-    pub fn token_launches(&self) -> usize {
-        self.info.config.num_layers() * 3 + 2
+    fn memory(&self) -> Result<Option<MemoryUse>> {
+        let (free, total) = self.device.memory()?;
+        let (decoder, codec) =
+            (self.decoder.bytes() + self.normed.bytes(), self.codec.as_ref().map_or(0, Codec::bytes));
+        Ok(Some(MemoryUse { decoder, codec, beside: (total - free).saturating_sub(decoder + codec) }))
+    }
+
+    fn kernel_times(&mut self, columns: usize, position: usize, repeats: usize) -> Result<Vec<KernelTime>> {
+        self.occupy(columns, position)?;
+        let mut works = self.layer_works(columns)?;
+        // The slots' own buffers end with their number; more columns are those of a prompt.
+        if columns <= self.slots.len() {
+            works.extend(self.head_works(columns)?);
+        }
+        let mut times = Vec::new();
+        for Work { name, launches, bytes, graph } in works {
+            self.occupy(columns, position)?;
+            let micros = self.time(&graph, repeats)?.map(|micros| micros / launches as f64);
+            times.push(KernelTime {
+                name,
+                columns,
+                launches,
+                micros,
+                bytes,
+                of_read_twin: None,
+                of_compute_twin: None,
+            });
+        }
+        Ok(times)
     }
 }

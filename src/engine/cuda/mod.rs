@@ -16,7 +16,6 @@ mod device;
 pub mod kernels;
 mod measure;
 pub mod pack;
-pub use measure::{KernelTime, Spread};
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +24,7 @@ use decoder::{Decoder, MAX_COLUMNS};
 use device::{Device, Event, Graph, Memory, Pinned, Queue, Stream};
 use kernels::{Column, FrameOut, Sequence};
 
-use super::{End, Engine, Info, Observer, Request, Scores, Step, sampler};
+use super::{End, Engine, Info, Observer, Request, Scores, Step, phase, sampler};
 use crate::error::{Error, Result};
 use crate::format::{Export, Int8Matrix};
 
@@ -43,6 +42,8 @@ pub struct Options {
     /// Runs every pass of up to 8 columns as one persistent kernel instead of a launch a phase. The bits are the same; it is
     /// not the default because it is slower so far (`docs/cuda.md`).
     pub persistent: bool,
+    /// Restricts the head to the current codebook's rows and `</audio>`: approximate (`engine::phase`).
+    pub phase_head: bool,
     /// For measurements: the end is never chosen, only the cap ends a sequence. The work is the same.
     pub endless: bool,
 }
@@ -50,17 +51,16 @@ pub struct Options {
 impl Default for Options {
     /// GPU 0, one slot of 2304 positions (a prompt of 256 and the default cap of 2048), with the codec.
     fn default() -> Options {
-        Options { ordinal: 0, slots: 1, positions: 2304, codec: true, persistent: false, endless: false }
+        Options {
+            ordinal: 0,
+            slots: 1,
+            positions: 2304,
+            codec: true,
+            persistent: false,
+            phase_head: false,
+            endless: false,
+        }
     }
-}
-
-/// Device memory the engine reserved, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct MemoryUse {
-    /// Weights, cache and working memory of the language model.
-    pub decoder: usize,
-    /// The codec.
-    pub codec: usize,
 }
 
 /// A slot as the host knows it.
@@ -121,7 +121,7 @@ impl CudaEngine {
         let (main, side) = (device.stream()?, device.stream()?);
         let config = &export.config;
         let slots = options.slots;
-        let mut decoder = Decoder::load(Queue { device: &device, stream: &main }, export, slots, options.positions)?;
+        let mut decoder = Decoder::load(Queue { device: &device, stream: &main }, export, options)?;
         if !options.persistent {
             decoder.separate_phases();
         }
@@ -137,7 +137,10 @@ impl CudaEngine {
         };
         let samples = codec.as_ref().map_or(0, Codec::samples_per_frame);
         let info = Info {
-            backend: device.name.clone(),
+            backend: match options.phase_head {
+                true => format!("{}, {}", device.name, phase::NOTE),
+                false => device.name.clone(),
+            },
             config: config.clone(),
             slots,
             positions: options.positions,
@@ -170,11 +173,6 @@ impl CudaEngine {
         Ok(engine)
     }
 
-    /// Device memory the engine reserved; the driver's context comes on top.
-    pub fn memory(&self) -> MemoryUse {
-        MemoryUse { decoder: self.decoder.bytes(), codec: self.codec.as_ref().map_or(0, Codec::bytes) }
-    }
-
     fn main(&self) -> Queue<'_> {
         Queue { device: &self.device, stream: &self.main }
     }
@@ -190,8 +188,8 @@ impl CudaEngine {
             device.write(&self.main, decoder.columns(), &self.columns[..columns])?;
             device.fill(&self.main, decoder.out(), 0, out_bytes)?;
             for token in 0..quantizers {
-                decoder.scores(self.main(), columns, 0)?;
-                decoder.choose(self.main(), columns)?;
+                decoder.scores(self.main(), columns, 0, Some(token))?;
+                decoder.choose(self.main(), columns, Some(token))?;
                 if token + 1 < quantizers {
                     decoder.forward(self.main(), columns, 0)?;
                 }
@@ -302,7 +300,7 @@ impl CudaEngine {
                 observer.layer(layer, first + i, residual);
             }
         }
-        self.decoder.scores(self.main(), count, self.normed.address())?;
+        self.decoder.scores(self.main(), count, self.normed.address(), None)?;
         let (mut normed, mut logits) = (vec![0f32; count * hidden], vec![0f32; count * rows]);
         let mut stop = vec![0f32; count * self.decoder.stop_inner()];
         self.device.read(&self.main, self.normed.address(), &mut normed)?;

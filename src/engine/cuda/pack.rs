@@ -79,13 +79,19 @@ pub fn int4_beside(first: &Int4Matrix, second: &Int4Matrix) -> Vec<u8> {
     tiles
 }
 
-/// Tiles of an int8 matrix: `[rows / 16 rounded up][groups]`, rows past the last are zeros.
-pub fn int8(matrix: &Int8Matrix) -> Vec<u8> {
+/// Rows of a matrix in order, in whole tiles; -1 stands for a row of zeros.
+pub fn in_order(rows: usize) -> Vec<i32> {
+    (0..rows.next_multiple_of(ROWS)).map(|row| if row < rows { row as i32 } else { -1 }).collect()
+}
+
+/// Tiles of an int8 matrix, `[rows / 16][groups]`: row `i` is `rows[i]` of the matrix, or zeros for -1.
+pub fn int8(matrix: &Int8Matrix, rows: &[i32]) -> Vec<u8> {
     let groups = matrix.k / GROUP;
-    let mut tiles = vec![0; matrix.n.div_ceil(ROWS) * groups * INT8_TILE];
-    tiles.par_chunks_exact_mut(groups * INT8_TILE).enumerate().for_each(|(tile, out)| {
-        for row in 0..ROWS.min(matrix.n - tile * ROWS) {
-            let codes = &matrix.codes[(tile * ROWS + row) * matrix.k..][..matrix.k];
+    let mut tiles = vec![0; rows.len() / ROWS * groups * INT8_TILE];
+    tiles.par_chunks_exact_mut(groups * INT8_TILE).zip(rows.par_chunks_exact(ROWS)).for_each(|(out, rows)| {
+        for (row, &from) in rows.iter().enumerate() {
+            let Ok(from) = usize::try_from(from) else { continue };
+            let codes = &matrix.codes[from * matrix.k..][..matrix.k];
             for (k, code) in codes.iter().enumerate() {
                 out[k / GROUP * INT8_TILE + k % GROUP / 32 * 512 + place(row, k % 32)] = *code;
             }
@@ -144,9 +150,19 @@ mod tests {
     fn an_int8_row_past_the_last_tile_is_zero() {
         let codes: Vec<u8> = (0..17 * 128).map(|i| (i % 251) as u8 + 1).collect();
         let matrix = Int8Matrix { n: 17, k: 128, codes: codes.clone().into(), scale: vec![f16::ONE; 17] };
-        let tiles = int8(&matrix);
+        let tiles = int8(&matrix, &in_order(17));
         assert_eq!(tiles.len(), 2 * INT8_TILE);
         assert_eq!(tiles[INT8_TILE + 3 * 512 + place(0, 5)], codes[16 * 128 + 101]);
         assert_eq!(tiles[INT8_TILE..].iter().filter(|&&code| code != 0).count(), 128);
+    }
+
+    #[test]
+    fn int8_rows_come_in_any_order() {
+        let codes: Vec<u8> = (0..17 * 128).map(|i| (i / 128) as u8 + 1).collect();
+        let matrix = Int8Matrix { n: 17, k: 128, codes: codes.into(), scale: vec![f16::ONE; 17] };
+        let rows: Vec<i32> = [16, 3].into_iter().chain([-1; 14]).collect();
+        let tiles = int8(&matrix, &rows);
+        let row = |row: usize| (0..128).map(|k| tiles[k / 32 * 512 + place(row, k % 32)]).collect::<Vec<u8>>();
+        assert_eq!((row(0), row(1), row(2)), (vec![17; 128], vec![4; 128], vec![0; 128]));
     }
 }

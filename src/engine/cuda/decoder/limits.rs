@@ -38,10 +38,7 @@ pub fn check(export: &Export, slots: usize, positions: usize) -> Result<()> {
 /// Refuses a card that is too small before anything is copied to it.
 pub fn check_memory(device: &Device, export: &Export, kv: KvShape) -> Result<()> {
     let config = &export.config;
-    let int4 = |m: &format::Int4Matrix| m.n * m.k / 2 + m.n * m.k / GROUP * 4;
-    let layer =
-        |l: &format::Layer| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down].into_iter().map(int4).sum::<usize>();
-    let weights: usize = export.layers.iter().map(layer).sum::<usize>()
+    let weights: usize = export.layers.iter().map(format::Layer::bytes).sum::<usize>()
         + config.audio_rows() * config.hidden_size * if matches!(export.head, format::Head::Bf16(_)) { 3 } else { 2 }
         + export.stop.up_weight.len() * 4;
     let codec = export.codec.as_ref().map_or(0, |codec| {

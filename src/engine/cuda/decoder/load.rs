@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use super::super::Options;
 use super::super::arena::Arena;
 use super::super::device::{Device, Queue};
 use super::super::kernels::{
@@ -14,24 +15,26 @@ use super::{
 use crate::config::{LayerType, MIN_NEW_TOKENS, ModelConfig, STOP_THRESHOLD};
 use crate::engine::cpu::plain;
 use crate::engine::kv::KvShape;
+use crate::engine::phase;
 use crate::error::{Error, Result};
 use crate::format::layout::GROUP;
 use crate::format::{self, Export};
 
 impl Decoder {
-    /// Copies a model to the device and reserves everything for `slots` sequences of `positions`.
+    /// Copies a model to the device and reserves everything for its slots and positions.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a model the kernels do not cover or a card too small; [`Error::Input`] for slots or
     /// positions out of range; [`Error::Device`].
-    pub fn load(on: Queue<'_>, export: &Export, slots: usize, positions: usize) -> Result<Decoder> {
+    pub fn load(on: Queue<'_>, export: &Export, options: &Options) -> Result<Decoder> {
+        let Options { slots, positions, phase_head, .. } = *options;
         limits::check(export, slots, positions)?;
         let (device, config) = (on.device, &export.config);
         let kv = KvShape::new(config, slots, positions);
         limits::check_memory(device, export, kv)?;
         let mut arena = Arena::new(on);
         let (layers, pass) = load_layers(&mut arena, export, kv)?;
-        let head = load_head(&mut arena, export)?;
+        let head = load_head(&mut arena, export, phase_head)?;
         let x = arena.zeros((slots + MAX_COLUMNS) * config.hidden_size * 4)?;
         let buffers = buffers(&mut arena, config, x)?;
         let head_buffers = HeadBuffers {
@@ -200,21 +203,40 @@ fn input_tiles(layer: &format::Layer) -> Vec<u8> {
     pack::int4_stack(k + v + q + 2 * layer.gate.n, layer.q.k / GROUP, row)
 }
 
-fn load_head(arena: &mut Arena<'_>, export: &Export) -> Result<Head> {
+/// The order of the head's rows in its tiles, and tiles a codebook: as they come, or a codebook after the other and `</audio>`
+/// in a tile of its own.
+fn head_rows(export: &Export, end_row: usize, phase_head: bool) -> (Vec<i32>, usize) {
+    if !phase_head {
+        return (pack::in_order(export.audio_ids.len()), 0);
+    }
+    let padded = |rows: &[u32]| -> Vec<i32> {
+        let padding = rows.len().next_multiple_of(pack::ROWS) - rows.len();
+        rows.iter().map(|&row| row as i32).chain(std::iter::repeat_n(-1, padding)).collect()
+    };
+    let codebooks = phase::rows_by_codebook(&export.config, &export.audio_ids);
+    let rows = codebooks.iter().flat_map(|rows| padded(rows)).chain(padded(&[end_row as u32])).collect();
+    (rows, export.config.codebook_size.div_ceil(pack::ROWS))
+}
+
+fn load_head(arena: &mut Arena<'_>, export: &Export, phase_head: bool) -> Result<Head> {
     let (config, stop) = (&export.config, &export.stop);
     let scales = |scales: &[f16]| scales.iter().map(|scale| scale.to_f32()).collect::<Vec<f32>>();
+    let end_row = export.audio_ids.iter().position(|&id| id == config.audio_end_token_id);
+    let end_row =
+        end_row.ok_or_else(|| Error::invalid(&export.name, "head.audio_ids", "the id of </audio>", "none"))?;
+    let (order, phase_tiles) = head_rows(export, end_row, phase_head);
     let (rows, row_scale, bf16) = match &export.head {
         format::Head::Bf16(tensor) => (arena.upload::<u8>(&tensor.data)?, 0, 1),
-        format::Head::Int8(matrix) => (arena.upload(&pack::int8(matrix))?, arena.upload(&scales(&matrix.scale))?, 0),
+        format::Head::Int8(matrix) => {
+            (arena.upload(&pack::int8(matrix, &order))?, arena.upload(&scales(&matrix.scale))?, 0)
+        }
     };
     let embedding = &export.embedding;
     let gathered = export.audio_ids.iter().flat_map(|&id| embedding.row(id as usize)).collect::<Vec<i8>>();
     let gathered_scale: Vec<f32> = export.audio_ids.iter().map(|&id| embedding.scale[id as usize].to_f32()).collect();
-    let end_row = export.audio_ids.iter().position(|&id| id == config.audio_end_token_id);
-    let end_row =
-        end_row.ok_or_else(|| Error::invalid(&export.name, "head.audio_ids", "the id of </audio>", "none"))?;
     Ok(Head {
         rows,
+        row_of: if phase_head { arena.upload(&order)? } else { 0 },
         row_scale,
         norm: arena.upload(&export.norm)?,
         stop_norm: arena.upload(&stop.norm_weight)?,
@@ -237,5 +259,7 @@ fn load_head(arena: &mut Arena<'_>, export: &Export) -> Result<Head> {
         quantizers: config.num_quantizers as i32,
         min_new_tokens: MIN_NEW_TOKENS as i32,
         stop_threshold: STOP_THRESHOLD,
+        phase_tiles: phase_tiles as i32,
+        pad: 0,
     })
 }

@@ -78,6 +78,11 @@ impl Decoder {
         self.head.min_new_tokens = i32::MAX;
     }
 
+    /// Whether the head's rows are grouped by codebook.
+    pub fn phase_head(&self) -> bool {
+        self.head.row_of != 0
+    }
+
     /// Bytes reserved on the device.
     pub fn bytes(&self) -> usize {
         self.memory.iter().map(Memory::bytes).sum()
@@ -88,10 +93,11 @@ impl Decoder {
         (self.pass.input_stride as usize, self.pass.output_stride as usize)
     }
 
-    /// Weight bytes that `scores` reads.
+    /// Weight bytes that `scores` reads for a token.
     pub fn head_bytes(&self) -> usize {
-        let Head { bf16, count, hidden, inner, .. } = self.head;
-        (count * hidden * (1 + bf16) + inner * hidden * 4) as usize
+        let Head { bf16, count, hidden, inner, quantizers, .. } = self.head;
+        let rows = if self.phase_head() { (count - 1) / quantizers + 1 } else { count };
+        (rows * hidden * (1 + bf16) + inner * hidden * 4) as usize
     }
 
     /// Address of the columns of a pass, `[MAX_COLUMNS]` of [`Column`].

@@ -40,6 +40,11 @@ impl Decoder {
         (self.functions.passes.is_some() && fits).then_some(bytes)
     }
 
+    /// Kernels that [`Decoder::forward`] launches for so many columns of decoding.
+    pub fn launches(&self, columns: usize) -> usize {
+        self.pass_bytes(columns).map_or(self.layers.len() * 3, |_| 1)
+    }
+
     fn run_pass(&self, on: Queue<'_>, columns: usize, shared: usize) -> Result<()> {
         let Some(kernels) = &self.functions.passes else { return Ok(()) };
         let pass = Pass { columns: columns as i32, ..self.pass };
@@ -144,11 +149,17 @@ impl Decoder {
         (PART_BYTES / tile_bytes).min(all).next_multiple_of(2)
     }
 
-    /// Logits and stop head of `columns` columns; their normed hidden states go to `normed` unless it is 0.
+    /// The codebook as the kernels take it: -1 for all rows.
+    fn phase(&self, codebook: Option<usize>) -> i32 {
+        codebook.filter(|_| self.phase_head()).map_or(-1, |codebook| codebook as i32)
+    }
+
+    /// Logits and stop head of `columns` columns; their normed hidden states go to `normed` unless it is 0. `codebook` restricts
+    /// the logits to its rows and `</audio>`, where the head was loaded for it ([`Decoder::phase_head`]).
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn scores(&self, on: Queue<'_>, columns: usize, normed: Address) -> Result<()> {
+    pub fn scores(&self, on: Queue<'_>, columns: usize, normed: Address, codebook: Option<usize>) -> Result<()> {
         for first in (0..columns).step_by(self.head_columns) {
             let count = self.head_columns.min(columns - first);
             let at = |address: Address, bytes: usize| address + (first * bytes) as u64;
@@ -166,20 +177,22 @@ impl Decoder {
                 shared: self.scores_bytes(count),
                 start: if first == 0 { Start::Early } else { Start::InOrder },
             };
-            let (count_arg, round) = (count as i32, self.scores_round(count) as i32);
-            let mut arguments = [pointer(&self.head), pointer(&buffers), pointer(&count_arg), pointer(&round)];
+            let (count_arg, round, phase) = (count as i32, self.scores_round(count) as i32, self.phase(codebook));
+            let mut arguments =
+                [pointer(&self.head), pointer(&buffers), pointer(&count_arg), pointer(&round), pointer(&phase)];
             // SAFETY: `scores` takes these; buffers hold MAX_COLUMNS columns.
             unsafe { on.launch(&self.functions.scores, launch, &mut arguments)? };
         }
         Ok(())
     }
 
-    /// Chooses the next token of `columns` columns from their scores.
+    /// Chooses the next token of `columns` columns from their scores; `codebook` as for [`Decoder::scores`].
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn choose(&self, on: Queue<'_>, columns: usize) -> Result<()> {
-        let mut arguments = [pointer(&self.head), pointer(&self.head_buffers)];
+    pub fn choose(&self, on: Queue<'_>, columns: usize, codebook: Option<usize>) -> Result<()> {
+        let phase = self.phase(codebook);
+        let mut arguments = [pointer(&self.head), pointer(&self.head_buffers), pointer(&phase)];
         let launch = Launch { grid: [columns, 1, 1], block: 1024, shared: 0, start: Start::Early };
         // SAFETY: `choose_token` takes these; buffers hold MAX_COLUMNS columns.
         unsafe { on.launch(&self.functions.choose, launch, &mut arguments) }

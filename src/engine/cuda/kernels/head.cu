@@ -14,6 +14,7 @@ enum End { RUNNING = 0, STOP_HEAD = 1, AUDIO_END = 2, LENGTH = 3, NOT_FINITE = 4
 
 struct Head {
     const uint8_t* rows;          // int8: [tiles][groups] tiles; bf16: [rows][hidden]
+    const int* row_of;            // [tiles][16] row of each row of a tile, -1 for none; null: they are in order
     const float* row_scale;       // int8: [rows]
     const float* norm;            // [hidden]
     const float *stop_norm, *stop_norm_bias;  // [hidden]
@@ -27,6 +28,7 @@ struct Head {
     uint32_t first_unit;
     int quantizers, min_new_tokens;
     float stop_threshold;
+    int phase_tiles, pad;         // tiles of a codebook, when row_of groups the rows by codebook
 };
 
 struct HeadBuffers {
@@ -80,10 +82,24 @@ DI void stop_row(const Head& a, const HeadBuffers& b, int columns, const float* 
     }
 }
 
-// Grid: any number of blocks; block: 512 threads; at most 8 columns. Rows of the stop head are dealt to the blocks one by one,
+// The tiles of one launch: all of the head, or of one codebook and the last tile, which holds `</audio>`.
+struct Tiles {
+    const Head& a;
+    int phase;  // the codebook, or -1
+    __device__ int count() const { return phase >= 0 ? a.phase_tiles + 1 : a.row_of ? a.quantizers * a.phase_tiles + 1 : (a.count + ROWS - 1) / ROWS; }
+    __device__ int tile(int i) const { return phase < 0 ? i : i < a.phase_tiles ? phase * a.phase_tiles + i : a.quantizers * a.phase_tiles; }
+    // Row of the head, or -1.
+    __device__ int row(int i, int within) const {
+        int at = tile(i) * ROWS + within;
+        return a.row_of ? a.row_of[at] : at < a.count ? at : -1;
+    }
+};
+
+// Grid: any number of blocks; block: 512 threads; at most 8 columns. `phase`: see Tiles. Rows of the stop head are dealt to the blocks one by one,
 // tiles of 16 rows of the audio head likewise; `round` tiles' partial sums fit the shared memory. Dynamic shared memory: h
 // [columns][hidden] floats, words [n-tiles][groups][256], scales [n-tiles][groups][4], part [round][groups][columns][16] floats.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b, int columns, int round) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b, int columns, int round,
+                                                                     int phase) {
     extern __shared__ __align__(16) uint8_t head_shared[];
     __shared__ float2 moments[8 * WARPS];
     __shared__ float2 stats[8];
@@ -92,11 +108,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
     uint32_t* words = reinterpret_cast<uint32_t*>(h + columns * a.hidden);
     float2* scales = reinterpret_cast<float2*>(words + column_tiles * groups * FRAGMENT);
     float* part = reinterpret_cast<float*>(scales + column_tiles * groups * 4);
-    const int tiles = (a.count + ROWS - 1) / ROWS, n = (tiles - (int)blockIdx.x + blocks - 1) / blocks;
+    const Tiles all = {a, phase};
+    const int tiles = all.count(), n = (tiles - (int)blockIdx.x + blocks - 1) / blocks;
     launch_dependents();
     Tile8 ahead[2];
     auto fetch = [&](Tile8& to, int i) {
-        if (!a.bf16 && i < n && w < groups) to = load_tile8(a.rows + ((size_t)(blockIdx.x + i * blocks) * groups + w) * TILE8, lane);
+        if (!a.bf16 && i < n && w < groups) to = load_tile8(a.rows + ((size_t)all.tile(blockIdx.x + i * blocks) * groups + w) * TILE8, lane);
     };
     fetch(ahead[0], 0);
     fetch(ahead[1], 1);
@@ -127,7 +144,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
     __syncthreads();
     if (threadIdx.x < columns) stats[threadIdx.x] = join_moments(moments + threadIdx.x * WARPS, groups, 1e-5f);
     if (a.bf16) {
-        for (int row = blockIdx.x * WARPS + w; row < a.count; row += blocks * WARPS) {
+        for (int tile = blockIdx.x; tile < tiles; tile += blocks) {  // a warp a row
+            const int row = all.row(tile, w);
+            if (row < 0) continue;
             const uint8_t* from = a.rows + (size_t)row * a.hidden * 2;
             for (int c = 0; c < columns; c++) {
                 float sum = 0;
@@ -170,9 +189,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
             }
             __syncthreads();
             for (int j = threadIdx.x; j < (last - first) * columns * ROWS; j += THREADS) {
-                int i = (j >> 4) / columns, c = (j >> 4) % columns, row = (blockIdx.x + (first + i) * blocks) * ROWS + (j & 15);
+                int i = (j >> 4) / columns, c = (j >> 4) % columns, row = all.row(blockIdx.x + (first + i) * blocks, j & 15);
                 float y = sum_warps(part + (i * groups * columns + c) * ROWS + (j & 15), columns * ROWS, groups);
-                if (row < a.count) __stcg(b.logits + (size_t)c * a.count + row, y * a.row_scale[row] * a.logit_scale);
+                if (row >= 0) __stcg(b.logits + (size_t)c * a.count + row, y * a.row_scale[row] * a.logit_scale);
             }
             if (last < n) __syncthreads();
         }
@@ -339,8 +358,9 @@ DI void record(const Head& a, Sequence& seq, FrameOut& out, uint32_t id) {
 }
 
 // Chooses the next token of column c = blockIdx.x, applies the stop rule, assembles frames, moves to the next position and puts
-// the token's embedding into x for the next pass. 1024 threads.
-extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b) {
+// the token's embedding into x for the next pass. `phase`: the codebook whose rows are allowed beside `</audio>`, or -1 for all.
+// 1024 threads.
+extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b, int phase) {
     __shared__ Choice s;
     const int c = blockIdx.x;
     launch_dependents();
@@ -350,22 +370,31 @@ extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const 
     Sequence& seq = b.sequences[column.slot];
     const bool early = seq.step < a.min_new_tokens;
     const int masked = early ? a.end_row : -1;
+    auto known = [&](int row) {  // has a logit of this step
+        return row < a.count && (phase < 0 || row == a.end_row || (a.ids[row] - a.first_unit) % a.quantizers == phase);
+    };
     Held held;
     float v[HELD], z = 0;
+    uint32_t rows = 0;  // bit i: row i takes part
 #pragma unroll
-    for (int i = 0; i < HELD; i++) v[i] = Held::row(i) < a.count ? __ldcg(b.logits + (size_t)c * a.count + Held::row(i)) : 0.f;
+    for (int i = 0; i < HELD; i++) {
+        const bool known_row = known(Held::row(i));
+        v[i] = known_row ? __ldcg(b.logits + (size_t)c * a.count + Held::row(i)) : 0.f;
+        rows |= (uint32_t)(known_row && Held::row(i) != masked) << i;
+    }
     for (int i = threadIdx.x; i < a.inner; i += CHOICE_THREADS) z += __ldcg(b.stop + c * a.inner + i);
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         bad |= !isfinite(v[i]);
-        held.key[i] = Held::row(i) < a.count && Held::row(i) != masked ? order(v[i]) : 0;
+        held.key[i] = rows >> i & 1 ? order(v[i]) : 0;
     }
     z = sum_block(z, s.fscratch) + a.stop_down_bias;
     const float probability = 1.f / (1.f + expf(-z));
     const bool stop = !early && probability > a.stop_threshold;
     bad = __syncthreads_or(bad && !stop) || (!early && !isfinite(probability));
-    int row = stop ? a.end_row : choose(s, seq, held, a.count - early);
+    const int allowed = (phase < 0 ? a.count : (a.count - 1) / a.quantizers + 1) - early;
+    int row = stop ? a.end_row : choose(s, seq, held, allowed);
     row = min(row, a.count - 1);  // no row wins when all are NaN
     __syncthreads();  // everyone has read seq
     const float scale = a.embedding_scale[row];
@@ -382,4 +411,4 @@ extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const 
     b.columns[c].position = column.position + 1;
 }
 
-static_assert(sizeof(Head) == 136 && sizeof(HeadBuffers) == 56 && sizeof(Sequence) == 96 && sizeof(FrameOut) == 208, "as in kernels.rs");
+static_assert(sizeof(Head) == 152 && sizeof(HeadBuffers) == 56 && sizeof(Sequence) == 96 && sizeof(FrameOut) == 208, "as in kernels.rs");
