@@ -8,6 +8,7 @@ mod divergence;
 mod edits;
 pub mod golden;
 mod measure;
+pub mod prompts;
 
 use std::fmt;
 
