@@ -10,6 +10,7 @@ pub mod golden;
 pub mod limits;
 mod measure;
 pub mod number;
+pub mod prompts;
 pub mod record;
 
 use std::fmt;
