@@ -16,6 +16,14 @@ pub use candle_core::{Device, Tensor};
 pub use generate::{End, Generated, Rule, argmax, sample, top_k_distribution};
 pub use model::{Cache, Precision, Reference, States, to_host};
 
+/// GPU number `ordinal` for the reference.
+///
+/// # Errors
+/// [`crate::Error::Device`] when candle cannot use it, or was built without the feature `candle-cuda`.
+pub fn gpu(ordinal: usize) -> crate::Result<Device> {
+    Device::new_cuda(ordinal).map_err(device_error)
+}
+
 /// Gives a failure inside candle its place in the error vocabulary.
 fn device_error(error: candle_core::Error) -> crate::Error {
     crate::Error::Device { device: "candle".into(), action: "run the reference model", reason: error.to_string() }

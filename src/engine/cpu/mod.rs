@@ -15,7 +15,7 @@ use model::{Column, Model};
 use super::frames::Frames;
 use super::kv::{KvCache, KvShape};
 use super::sampler::{self, Noise, Outlook};
-use super::{End, Engine, Info, Observer, Request, Sampling, Scores, Step, mimi, phase};
+use super::{Backend, End, Engine, Info, Observer, Request, Sampling, Scores, Step, mimi, phase};
 use crate::error::{Error, Result};
 use crate::format::{Export, Head};
 
@@ -112,6 +112,7 @@ impl CpuEngine {
         let note = if options.phase_head { format!(", {}", phase::NOTE) } else { String::new() };
         let plural = if threads == 1 { "" } else { "s" };
         let info = Info {
+            kind: Backend::Cpu,
             backend: format!("cpu ({}, {threads} thread{plural}{note})", kernels.name()),
             slots: options.slots,
             positions,

@@ -24,7 +24,7 @@ use decoder::{Decoder, MAX_COLUMNS};
 use device::{Device, Event, Graph, Memory, Pinned, Queue, Stream};
 use kernels::{Column, FrameOut, Sequence};
 
-use super::{End, Engine, Info, Observer, Request, Scores, Step, phase, sampler};
+use super::{Backend, End, Engine, Info, Observer, Request, Scores, Step, phase, sampler};
 use crate::error::{Error, Result};
 use crate::format::{Export, Int8Matrix};
 
@@ -137,6 +137,7 @@ impl CudaEngine {
         };
         let samples = codec.as_ref().map_or(0, Codec::samples_per_frame);
         let info = Info {
+            kind: Backend::Cuda,
             backend: match options.phase_head {
                 true => format!("{}, {}", device.name, phase::NOTE),
                 false => device.name.clone(),

@@ -168,11 +168,12 @@ pub(super) fn compare_scores(
     variant: &Variant,
     exported: &Exported,
     prompts: &[Prompt],
+    device: &Device,
 ) -> Result<()> {
     let config = &judge.golden.config;
     let (hidden, vocab) = (config.hidden_size, config.vocab_size);
     let get = |name: &str| dequantized(&exported.weights, name);
-    let model = Reference::load(config, get, Precision::F32, &Device::Cpu)?;
+    let model = Reference::load(config, get, Precision::F32, device)?;
     for prompt in prompts {
         let (t, states) = (prompt.ids.len(), model.score(&prompt.ids)?);
         let key = |name: &str| format!("prompt.{}.{}.{name}", prompt.number, variant.scores);

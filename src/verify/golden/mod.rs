@@ -19,9 +19,11 @@ use self::facts::{Facts, PromptFacts};
 use super::{Limit, Verdict, differing, largest_difference};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
+use crate::engine::Engine;
 use crate::engine::cpu::{self, CpuEngine};
 use crate::error::{Error, Result};
-use crate::format::HeadKind;
+use crate::format::{Export, HeadKind};
+use crate::reference::Device;
 use crate::tensors::{Bytes, Dtype, TensorFile};
 
 /// File with the expected tensors.
@@ -63,21 +65,38 @@ impl Report {
     }
 }
 
+/// Where the two sides of the comparisons run.
+pub struct Sides<'a> {
+    /// The reference.
+    pub reference: Device,
+    /// Opens the engine that is judged.
+    pub engine: &'a mut dyn FnMut(Export) -> Result<Box<dyn Engine>>,
+}
+
+/// Compares everything this program can compute with a golden folder, on the processor.
+///
+/// # Errors
+/// As [`compare_on`].
+pub fn compare(folder: &Path) -> Result<Report> {
+    let mut engine = |export| Ok(Box::new(CpuEngine::new(export, cpu::Options::default())?) as Box<dyn Engine>);
+    compare_on(folder, &mut Sides { reference: Device::Cpu, engine: &mut engine })
+}
+
 /// Compares everything this program can compute with a golden folder.
 ///
 /// # Errors
 /// [`Error::Io`] or [`Error::Invalid`] when a file is missing, damaged or contradicts its description, and when there is
 /// nothing in the folder to compare; [`Error::Input`] for ids outside the vocabulary.
-pub fn compare(folder: &Path) -> Result<Report> {
+pub fn compare_on(folder: &Path, sides: &mut Sides<'_>) -> Result<Report> {
     let golden = Golden::open(folder)?;
     let mut judge = Judge { golden: &golden, verdict: Verdict::default() };
     let prompts = golden.prompts()?;
     text::compare(&mut judge, &prompts)?;
     text::compare_frames(&mut judge, &prompts)?;
     let checkpoint = Checkpoint::open(folder)?;
-    reference::compare(&mut judge, &checkpoint, &prompts)?;
+    reference::compare(&mut judge, &checkpoint, &prompts, &sides.reference)?;
     exported::compare_synthetic(&mut judge)?;
-    compare_exports(&mut judge, &checkpoint, &prompts)?;
+    compare_exports(&mut judge, &checkpoint, &prompts, sides)?;
     codec::compare(&mut judge, &checkpoint, &prompts)?;
     let verdict = judge.verdict;
     if verdict.comparisons.is_empty() {
@@ -93,7 +112,12 @@ pub fn compare(folder: &Path) -> Result<Report> {
 }
 
 /// Exports the checkpoint with each head that the folder has results for, and compares what comes of it.
-fn compare_exports(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt]) -> Result<()> {
+fn compare_exports(
+    judge: &mut Judge,
+    checkpoint: &Checkpoint,
+    prompts: &[Prompt],
+    sides: &mut Sides<'_>,
+) -> Result<()> {
     for variant in &engine::VARIANTS {
         let is_int8 = variant.head == HeadKind::Int8;
         let codes = is_int8 && exported::has_codes(judge.golden);
@@ -106,10 +130,10 @@ fn compare_exports(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt
         }
         if variant.is_in(judge.golden) {
             if is_int8 {
-                exported::compare_scores(judge, variant, &exported, prompts)?;
+                exported::compare_scores(judge, variant, &exported, prompts, &sides.reference)?;
             }
-            let mut engine = CpuEngine::new(exported.export.clone(), cpu::Options::default())?;
-            engine::compare(judge, variant, &mut engine, prompts)?;
+            let mut engine = (sides.engine)(exported.export.clone())?;
+            engine::compare(judge, variant, &mut *engine, prompts)?;
         }
     }
     Ok(())

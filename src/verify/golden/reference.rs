@@ -14,9 +14,9 @@ const SWAP_LIMIT: f64 = 2e-4;
 const BF16_LIMIT: Limit = Limit::AtMost(1.5);
 
 /// Compares all prompts, what follows them, and one prompt layer by layer.
-pub(super) fn compare(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt]) -> Result<()> {
+pub(super) fn compare(judge: &mut Judge, checkpoint: &Checkpoint, prompts: &[Prompt], device: &Device) -> Result<()> {
     let get = |name: &str| checkpoint.get(name).cloned();
-    let load = |precision| Reference::load(&checkpoint.config, get, precision, &Device::Cpu);
+    let load = |precision| Reference::load(&checkpoint.config, get, precision, device);
     let model = load(Precision::F32)?;
     for prompt in prompts {
         compare_prompt(judge, &model, prompt)?;
