@@ -5,6 +5,7 @@ mod common;
 
 use common::{Golden, HeadKind, export, files, fixture, quantized, relative_error, silent_export};
 use rumik::engine::cpu::{CpuEngine, Kernels, Options};
+use rumik::engine::sampler::Noise;
 use rumik::engine::{End, Engine, Observer, Request, Sampling, Scores, Step};
 use rumik::format::{Export, Head};
 
@@ -361,4 +362,71 @@ fn logits_that_are_not_finite_end_the_request() {
     engine.start(0, &request(&Golden::of(&tiny()).ids("prompt.0.ids"), 0)).unwrap();
     let error = engine.step(&mut |_| {}).unwrap_err().to_string();
     assert!(error.contains("logit of row 0 at step 0") && error.contains("finite"), "{error}");
+}
+
+/// Quantizers of the tokens, `None` for the end.
+fn quantizers(engine: &CpuEngine, tokens: &[u32]) -> Vec<Option<usize>> {
+    let config = &engine.info().config;
+    let units = config.first_unit_id..=config.last_unit_id;
+    let quantizer = |id: &u32| (id - config.first_unit_id) as usize % config.num_quantizers;
+    tokens.iter().map(|id| units.contains(id).then(|| quantizer(id))).collect()
+}
+
+#[test]
+fn the_phase_head_chooses_only_the_codebook_whose_turn_it_is_or_the_end() {
+    for head in [HeadKind::Int8, HeadKind::Bf16] {
+        let open = |slots, phase_head| {
+            let options = Options { slots, phase_head, ..Options::default() };
+            CpuEngine::new(silent_export(&tiny(), head), options).unwrap()
+        };
+        let (mut exact, mut phased) = (open(1, false), open(2, true));
+        assert!(phased.info().backend.contains("approximate"), "{}", phased.info().backend);
+        assert!(!exact.info().backend.contains("approximate"));
+        let mut strayed = 0;
+        for seed in 0..12 {
+            let request = request(&[2, 1112, 9, 1113], seed);
+            let count = exact.info().config.num_quantizers;
+            let right = |(step, quantizer): (usize, &Option<usize>)| quantizer.is_none_or(|q| q == step % count);
+            let spoken = speak(&mut phased, 0, &request);
+            let found = quantizers(&phased, &spoken.tokens);
+            assert!(found.iter().enumerate().all(right), "seed {seed}: {found:?}");
+            assert_eq!(spoken.codes.len(), spoken.tokens.len() / count * count, "no frame is lost");
+            let end = spoken.tokens.iter().position(|&id| id == phased.info().config.audio_end_token_id);
+            assert!(end.is_none_or(|at| at + 1 == spoken.tokens.len()));
+            let free = speak(&mut exact, 0, &request);
+            strayed += usize::from(!quantizers(&exact, &free.tokens).iter().enumerate().all(right));
+        }
+        assert!(strayed > 0, "a random model breaks frames when nothing stops it");
+    }
+}
+
+#[test]
+fn the_phase_head_and_the_whole_head_give_the_same_logits_and_noise() {
+    let options = Options { phase_head: true, ..Options::default() };
+    let mut phased = CpuEngine::new(silent_export(&tiny(), HeadKind::Int8), options).unwrap();
+    let mut exact = engine_with(HeadKind::Int8, 1);
+    let prompt = [2, 1112, 9, 1113];
+    let spoken = speak(&mut phased, 0, &request(&prompt, 5));
+    let seen = seen(&mut exact, &[&prompt[..], &spoken.tokens].concat());
+    let (config, ids) = (exact.info().config.clone(), exact.info().audio_ids.clone());
+    // Sampling among the rows allowed, by the rule itself, from the whole head's logits.
+    for (step, &token) in spoken.tokens.iter().enumerate() {
+        let logits = &seen.logits[prompt.len() - 1 + step];
+        let noise = Noise { seed: 5, sequence: 0, step: step as u32 };
+        if token == config.audio_end_token_id {
+            break;
+        }
+        let allowed =
+            |id: u32| (id - config.first_unit_id) as usize % config.num_quantizers == step % config.num_quantizers;
+        let mut rows: Vec<usize> =
+            (0..ids.len()).filter(|&r| ids[r] <= config.last_unit_id && allowed(ids[r])).collect();
+        if step >= 8 {
+            rows.push(ids.iter().position(|&id| id == config.audio_end_token_id).unwrap());
+        }
+        rows.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        rows.truncate(30);
+        let score = |row: usize| f64::from(logits[row]) / f64::from(0.8f32) + noise.gumbel(row as u32);
+        let best = rows.iter().copied().max_by(|&a, &b| score(a).total_cmp(&score(b)).then(b.cmp(&a))).unwrap();
+        assert_eq!(token, ids[best], "step {step}");
+    }
 }

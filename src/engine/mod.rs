@@ -12,12 +12,14 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod footprint;
 pub mod frames;
 pub mod kv;
 mod metered;
 pub mod mimi;
 pub mod phase;
 pub mod sampler;
+pub mod tuning;
 
 pub use metered::{KernelTime, MemoryUse, Metered, Spread, Traffic};
 

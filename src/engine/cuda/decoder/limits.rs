@@ -3,10 +3,11 @@
 use super::super::device::Device;
 use super::super::kernels;
 use super::{MAX_CHUNKS, MAX_COLUMNS, MAX_POSITIONS, WARPS};
+use crate::engine::footprint::Footprint;
 use crate::engine::kv::KvShape;
 use crate::error::{Error, Result};
+use crate::format::Export;
 use crate::format::layout::GROUP;
-use crate::format::{self, Export};
 
 /// Checks that the kernels cover a model's sizes.
 pub fn check(export: &Export, slots: usize, positions: usize) -> Result<()> {
@@ -36,38 +37,8 @@ pub fn check(export: &Export, slots: usize, positions: usize) -> Result<()> {
 }
 
 /// Refuses a card that is too small before anything is copied to it.
-pub fn check_memory(device: &Device, export: &Export, kv: KvShape) -> Result<()> {
-    let config = &export.config;
-    let weights: usize = export.layers.iter().map(format::Layer::bytes).sum::<usize>()
-        + config.audio_rows() * config.hidden_size * if matches!(export.head, format::Head::Bf16(_)) { 3 } else { 2 }
-        + export.stop.up_weight.len() * 4;
-    let codec = export.codec.as_ref().map_or(0, |codec| {
-        let decoder = |name: &str| !name.starts_with("encoder") && !name.starts_with("downsample");
-        let tensors = codec.weights.tensors().iter().filter(|(name, _)| decoder(name));
-        tensors.map(|(_, tensor)| tensor.data.len()).sum()
-    });
-    let cache = kv.elements() * 4;
-    let working = MAX_COLUMNS * config.query_size() * MAX_CHUNKS * 4 + (128 << 20);
-    let needed = weights + codec + cache + working;
+pub fn check_memory(device: &Device, export: &Export, kv: KvShape, codec: bool) -> Result<()> {
+    let working = MAX_COLUMNS * export.config.query_size() * MAX_CHUNKS * 4 + (128 << 20);
     let (free, total) = device.memory()?;
-    if needed > free {
-        let gb = |bytes: usize| format!("{:.2} GB", bytes as f64 / 1e9);
-        return Err(Error::Unsupported {
-            what: format!("{}: {}", device.name, export.name),
-            why: format!(
-                "it needs {} of GPU memory (weights {}, codec {}, cache {} for {} slots of {} positions, working memory \
-                 {}) and {} of {} are free; take fewer slots or positions, or the CPU",
-                gb(needed),
-                gb(weights),
-                gb(codec),
-                gb(cache),
-                kv.slots,
-                kv.positions,
-                gb(working),
-                gb(free),
-                gb(total)
-            ),
-        });
-    }
-    Ok(())
+    Footprint::of(export, kv, codec, working).check(&device.name, &export.name, [free, total])
 }

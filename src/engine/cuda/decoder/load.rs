@@ -27,11 +27,11 @@ impl Decoder {
     /// [`Error::Unsupported`] for a model the kernels do not cover or a card too small; [`Error::Input`] for slots or
     /// positions out of range; [`Error::Device`].
     pub fn load(on: Queue<'_>, export: &Export, options: &Options) -> Result<Decoder> {
-        let Options { slots, positions, phase_head, .. } = *options;
+        let Options { slots, positions, phase_head, codec, .. } = *options;
         limits::check(export, slots, positions)?;
         let (device, config) = (on.device, &export.config);
         let kv = KvShape::new(config, slots, positions);
-        limits::check_memory(device, export, kv)?;
+        limits::check_memory(device, export, kv, codec)?;
         let mut arena = Arena::new(on);
         let (layers, pass) = load_layers(&mut arena, export, kv)?;
         let head = load_head(&mut arena, export, phase_head)?;

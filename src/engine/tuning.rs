@@ -1,0 +1,242 @@
+//! Which kernels run on which card: a table, and what `rumik-run tune` measured to be better on this one.
+//!
+//! Nothing here changes a bit of what is computed, only how soon. The table is a plain function of a card's properties, so
+//! that it can be tested without one.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// What a card is, as far as the choice depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: usize,
+    /// Most shared memory of a block in bytes.
+    pub shared_bytes: usize,
+}
+
+/// The choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    /// A frame period in one persistent kernel, instead of a launch a phase.
+    pub persistent: bool,
+    /// Packets of weights that a block of the persistent kernel has under way: enough to keep the memory busy, few enough to
+    /// keep its queues short.
+    pub packets: usize,
+    /// Packets of down_proj that wait for the whole MLP in the persistent kernel.
+    pub late_packets: usize,
+    /// Seven tiles ahead of each warp in the kernels of single phases, instead of three.
+    pub deep_rings: bool,
+}
+
+/// Least compute capability of the persistent kernel (bulk copies, barriers in shared memory).
+const PERSISTENT_CAPABILITY: i32 = 9;
+/// Shared memory that the deep rings of a block need (compute capability 8.0 and 9.0 have it, 8.6, 8.9 and 12.0 do not).
+const DEEP_SHARED_BYTES: usize = 160 << 10;
+/// Shared memory below which the persistent kernel's ring is too short to be worth it.
+const PERSISTENT_SHARED_BYTES: usize = 200 << 10;
+/// Multiprocessors below which a card is bound by its memory anyway, and launches cost it 2 to 4 %: the plain kernels are as
+/// good there, and a card that also draws a desktop must not be held by one kernel for a whole frame.
+const PERSISTENT_MULTIPROCESSORS: usize = 64;
+
+impl Tuning {
+    /// The choice for a card that nobody has measured.
+    pub fn of(card: Card) -> Tuning {
+        Tuning {
+            persistent: Tuning::can_persist(card),
+            packets: 3,
+            late_packets: 2,
+            deep_rings: Tuning::can_be_deep(card),
+        }
+    }
+
+    /// All choices that a card can run and that may be worth a measurement, the table's own first.
+    pub fn candidates(card: Card) -> Vec<Tuning> {
+        let first = Tuning::of(card);
+        let mut all = vec![first];
+        for persistent in [true, false] {
+            for deep_rings in [true, false] {
+                for packets in 2..=5 {
+                    for late_packets in 1..=3 {
+                        all.push(Tuning { persistent, packets, late_packets, deep_rings });
+                    }
+                }
+            }
+        }
+        all.retain(|tuning| tuning.fits(card));
+        // A persistent kernel has no rings of its own, the other kernels have no packets: no candidate twice.
+        let settled = |t: Tuning| match t.persistent {
+            true => Tuning { deep_rings: first.deep_rings, ..t },
+            false => Tuning { packets: first.packets, late_packets: first.late_packets, ..t },
+        };
+        let mut seen = Vec::new();
+        all.into_iter().map(settled).for_each(|tuning| {
+            if !seen.contains(&tuning) {
+                seen.push(tuning);
+            }
+        });
+        seen
+    }
+
+    /// True when a card can run it.
+    pub fn fits(self, card: Card) -> bool {
+        let packets = (1..=8).contains(&self.packets) && (1..=8).contains(&self.late_packets);
+        packets && (!self.persistent || Tuning::can_persist(card)) && (!self.deep_rings || Tuning::can_be_deep(card))
+    }
+
+    fn can_persist(card: Card) -> bool {
+        card.capability.0 >= PERSISTENT_CAPABILITY
+            && card.shared_bytes >= PERSISTENT_SHARED_BYTES
+            && card.multiprocessors >= PERSISTENT_MULTIPROCESSORS
+    }
+
+    fn can_be_deep(card: Card) -> bool {
+        card.shared_bytes >= DEEP_SHARED_BYTES
+    }
+}
+
+impl std::fmt::Display for Tuning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Tuning { persistent, packets, late_packets, deep_rings } = self;
+        match persistent {
+            true => write!(f, "persistent kernel, {packets} packets under way, {late_packets} late"),
+            false => write!(f, "a kernel a phase, {} rings", if *deep_rings { "deep" } else { "shallow" }),
+        }
+    }
+}
+
+/// What a measured choice holds for; a pin of anything else is not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// Name of the card.
+    pub card: String,
+    /// Version of its driver's CUDA.
+    pub driver: String,
+    /// Hash of the kernels in this build.
+    pub build: String,
+}
+
+/// A measured choice, as it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pin {
+    /// What it holds for.
+    pub key: Key,
+    /// The choice.
+    pub tuning: Tuning,
+    /// Milliseconds of a frame period with it and with the table's choice.
+    pub frame_ms: [f64; 2],
+}
+
+impl Pin {
+    /// The file of a key: in `$XDG_CACHE_HOME/rumik`, or `~/.cache/rumik`; `None` without a home.
+    pub fn path(key: &Key) -> Option<PathBuf> {
+        let folder = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
+        Some(cache.join("rumik").join(key.file_name()))
+    }
+
+    /// Reads the pin of a key that a card can run. A file that is missing, of something else, or damaged is no pin: the table
+    /// is always there.
+    pub fn read(path: &Path, key: &Key, card: Card) -> Option<Tuning> {
+        let pin: Pin = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        (pin.key == *key && pin.tuning.fits(card)).then_some(pin.tuning)
+    }
+
+    /// Writes the pin so that its file is whole or absent.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let temporary = path.with_extension(format!("{}.part", std::process::id()));
+        let mut text =
+            serde_json::to_string_pretty(self).map_err(std::io::Error::from).map_err(Error::io("write", path))?;
+        text.push('\n');
+        std::fs::write(&temporary, text).map_err(Error::io("write", &temporary))?;
+        std::fs::rename(&temporary, path).map_err(Error::io("rename the finished file to", path))
+    }
+}
+
+impl Key {
+    fn file_name(&self) -> String {
+        let all = format!("tuning-{}-{}-{}", self.card, self.driver, self.build);
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        all.chars().map(plain).collect::<String>() + ".json"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Card = Card { capability: (9, 0), multiprocessors: 132, shared_bytes: 232_448 };
+    const A100: Card = Card { capability: (8, 0), multiprocessors: 108, shared_bytes: 166_912 };
+    const RTX_3050: Card = Card { capability: (8, 6), multiprocessors: 16, shared_bytes: 101_376 };
+    const L4: Card = Card { capability: (8, 9), multiprocessors: 58, shared_bytes: 101_376 };
+    const RTX_5090: Card = Card { capability: (12, 0), multiprocessors: 170, shared_bytes: 101_376 };
+
+    fn key() -> Key {
+        Key { card: "NVIDIA H200".into(), driver: "13000".into(), build: "0123abcd".into() }
+    }
+
+    #[test]
+    fn the_table_knows_each_kind_of_card() {
+        let choice = |card| {
+            let Tuning { persistent, deep_rings, .. } = Tuning::of(card);
+            (persistent, deep_rings)
+        };
+        assert_eq!(choice(H200), (true, true));
+        assert_eq!(choice(A100), (false, true));
+        for card in [RTX_3050, L4, RTX_5090] {
+            assert_eq!(choice(card), (false, false), "{card:?}");
+        }
+        // A slice of a Hopper card has the instructions, but not the multiprocessors.
+        assert!(!Tuning::of(Card { multiprocessors: 16, ..H200 }).persistent);
+    }
+
+    #[test]
+    fn every_candidate_runs_and_the_table_comes_first() {
+        for card in [H200, A100, RTX_3050, L4, RTX_5090] {
+            let candidates = Tuning::candidates(card);
+            assert_eq!(candidates[0], Tuning::of(card));
+            assert!(candidates.iter().all(|tuning| tuning.fits(card)), "{card:?}");
+            for (i, tuning) in candidates.iter().enumerate() {
+                assert!(!candidates[..i].contains(tuning), "{tuning} twice");
+            }
+        }
+        assert_eq!(Tuning::candidates(RTX_3050).len(), 1);
+        assert!(Tuning::candidates(H200).iter().any(|tuning| !tuning.persistent));
+    }
+
+    #[test]
+    fn a_pin_holds_for_its_card_driver_and_build_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new").join(key().file_name());
+        let tuning = Tuning { packets: 4, ..Tuning::of(H200) };
+        Pin { key: key(), tuning, frame_ms: [3.9, 4.1] }.write(&path).unwrap();
+        assert_eq!(Pin::read(&path, &key(), H200), Some(tuning));
+        let others = [
+            Key { card: "NVIDIA L4".into(), ..key() },
+            Key { driver: "13010".into(), ..key() },
+            Key { build: "4567cdef".into(), ..key() },
+        ];
+        assert!(others.iter().all(|other| Pin::read(&path, other, H200).is_none()));
+        assert_eq!(Pin::read(&path, &key(), A100), None, "a card that cannot run it");
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(Pin::read(&path, &key(), H200), None, "damaged");
+        assert_eq!(Pin::read(&path.with_extension("no"), &key(), H200), None, "missing");
+    }
+
+    #[test]
+    fn a_file_name_has_no_place_for_a_path() {
+        let key = Key { card: "../NVIDIA H200/x".into(), ..key() };
+        assert_eq!(key.file_name(), "tuning-..-NVIDIA-H200-x-13000-0123abcd.json");
+    }
+}
