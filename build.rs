@@ -1,5 +1,6 @@
 //! Takes the digest of the engine's sources, and compiles the CUDA kernels with nvcc when the feature `cuda` is on.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -69,6 +70,7 @@ fn compile_kernels() -> Result<(), String> {
     let mut sources: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
+    println!("cargo:rustc-env=RUMIK_KERNELS_HASH={:016x}", hash_of_kernels()?);
     // This script also runs when only the Rust half of the engine changed.
     let stamp = format!("{} {} {}", digest(Path::new(KERNELS))?, nvcc.display(), architectures().join(" "));
     let stamp_file = out.join("kernels.stamp");
@@ -80,6 +82,19 @@ fn compile_kernels() -> Result<(), String> {
         jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err("a compile thread panicked".into())))
     })?;
     std::fs::write(&stamp_file, stamp).map_err(|e| format!("{}: {e}", stamp_file.display()))
+}
+
+/// Of the kernels' sources and the architectures: what `rumik-run tune` measured holds for these kernels only.
+fn hash_of_kernels() -> Result<u64, String> {
+    let entries = std::fs::read_dir(KERNELS).map_err(|e| format!("{KERNELS}: {e}"))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let mut hasher = DefaultHasher::new();
+    architectures().hash(&mut hasher);
+    for file in files {
+        std::fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
 }
 
 fn nvcc() -> PathBuf {

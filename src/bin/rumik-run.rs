@@ -27,6 +27,8 @@ enum Command {
     Text(Box<cli::text::ShowArgs>),
     /// Measure how fast a model speaks on this machine
     Bench(Box<cli::bench::BenchArgs>),
+    /// Measure which kernels are fastest on this GPU, and remember it
+    Tune(Box<cli::tune::TuneArgs>),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +37,6 @@ fn main() -> ExitCode {
         Command::Say(args) => cli::say::run(&args),
         Command::Text(args) => cli::text::run(&args),
         Command::Bench(args) => cli::bench::run(&args),
+        Command::Tune(args) => cli::tune::run(&args),
     })
 }

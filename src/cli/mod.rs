@@ -6,6 +6,7 @@ pub mod output;
 mod progress;
 pub mod say;
 pub mod text;
+pub mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::Spread;
 use crate::error::{Error, Result};
 
 /// What a card is, as far as the choice depends on it.
@@ -111,6 +112,16 @@ impl std::fmt::Display for Tuning {
     }
 }
 
+/// Which of the measured choices is worth pinning: the one with the least median, if the table's own, the first, is slower than
+/// that by more than either of them spreads; else none.
+pub fn best(measured: &[(Tuning, Spread)]) -> Option<usize> {
+    let (_, table) = measured.first()?;
+    let least = (1..measured.len()).min_by(|&a, &b| measured[a].1.median.total_cmp(&measured[b].1.median))?;
+    let found = measured[least].1;
+    let noise = |s: &Spread| (s.high - s.low) / 2.0;
+    (table.median - found.median > noise(table).max(noise(&found))).then_some(least)
+}
+
 /// What a measured choice holds for; a pin of anything else is not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
@@ -213,6 +224,20 @@ mod tests {
         }
         assert_eq!(Tuning::candidates(RTX_3050).len(), 1);
         assert!(Tuning::candidates(H200).iter().any(|tuning| !tuning.persistent));
+    }
+
+    #[test]
+    fn only_a_difference_beyond_the_noise_is_worth_pinning() {
+        let candidates = Tuning::candidates(H200);
+        let run = |i: usize, median: f64, noise: f64| {
+            (candidates[i], Spread { median, low: median - noise, high: median + noise })
+        };
+        assert_eq!(best(&[run(0, 4.0, 0.1), run(1, 3.8, 0.05), run(2, 3.7, 0.05)]), Some(2));
+        assert_eq!(best(&[run(0, 4.0, 0.4), run(1, 3.8, 0.05)]), None, "the table's figure is noisy");
+        assert_eq!(best(&[run(0, 4.0, 0.05), run(1, 3.8, 0.4)]), None, "the other's is");
+        assert_eq!(best(&[run(0, 4.0, 0.0), run(1, 4.1, 0.0)]), None);
+        assert_eq!(best(&[run(0, 4.0, 0.0)]), None);
+        assert_eq!(best(&[]), None);
     }
 
     #[test]

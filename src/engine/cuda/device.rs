@@ -11,6 +11,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice,
 use cudarc::nvrtc::Ptx;
 
 use super::kernels::Address;
+use crate::engine::tuning::{Card, Key};
 use crate::error::{Error, Result};
 
 /// Oldest compute capability with all the instructions the kernels use.
@@ -199,6 +200,24 @@ impl Device {
 
     fn check<T>(&self, action: &'static str, result: std::result::Result<T, DriverError>) -> Result<T> {
         result.map_err(|e| Error::Device { device: self.name.clone(), action, reason: reason(&e) })
+    }
+
+    /// What the choice of kernels depends on.
+    pub fn card(&self) -> Card {
+        Card { capability: self.capability, multiprocessors: self.multiprocessors, shared_bytes: self.shared_bytes }
+    }
+
+    /// What a measurement on it holds for.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn key(&self) -> Result<Key> {
+        let mut driver = 0;
+        // SAFETY: the driver is loaded and writes one integer.
+        let asked = unsafe { sys::cuDriverGetVersion(&raw mut driver).result() };
+        self.check("ask for the driver's version", asked)?;
+        let card = self.check("read its name", self.context.name())?;
+        Ok(Key { card, driver: driver.to_string(), build: env!("RUMIK_KERNELS_HASH").to_owned() })
     }
 
     /// A new stream.

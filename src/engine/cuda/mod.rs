@@ -24,6 +24,7 @@ use decoder::{Decoder, MAX_COLUMNS};
 use device::{Device, Event, Graph, Memory, Pinned, Queue, Stream};
 use kernels::{Column, FrameOut, Sequence};
 
+use super::tuning::{Card, Key, Pin, Tuning};
 use super::{Backend, End, Engine, Info, Observer, Request, Scores, Step, phase, sampler};
 use crate::error::{Error, Result};
 use crate::format::{Export, Int8Matrix};
@@ -39,9 +40,9 @@ pub struct Options {
     pub positions: usize,
     /// Whether to load the codec, if the export has one.
     pub codec: bool,
-    /// Runs every pass of up to 8 columns as one persistent kernel instead of a launch a phase. The bits are the same; it is
-    /// not the default because it is slower so far (`docs/cuda.md`).
-    pub persistent: bool,
+    /// Which kernels run; `None`: what `rumik-run tune` kept for this card and build, or the table's choice. The bits are the
+    /// same.
+    pub tuning: Option<Tuning>,
     /// Restricts the head to the current codebook's rows and `</audio>`: approximate (`engine::phase`).
     pub phase_head: bool,
     /// For measurements: the end is never chosen, only the cap ends a sequence. The work is the same.
@@ -56,11 +57,36 @@ impl Default for Options {
             slots: 1,
             positions: 2304,
             codec: true,
-            persistent: false,
+            tuning: None,
             phase_head: false,
             endless: false,
         }
     }
+}
+
+/// The chosen kernels, or a refusal of those that the card cannot run.
+fn tuning(device: &Device, options: &Options) -> Result<Tuning> {
+    let card = device.card();
+    match options.tuning {
+        Some(tuning) if tuning.fits(card) => Ok(tuning),
+        Some(tuning) => {
+            Err(Error::Unsupported { what: device.name.clone(), why: format!("it cannot run this: {tuning}") })
+        }
+        None => {
+            let key = device.key()?;
+            let pinned = Pin::path(&key).and_then(|path| Pin::read(&path, &key, card));
+            Ok(pinned.unwrap_or_else(|| Tuning::of(card)))
+        }
+    }
+}
+
+/// What GPU number `ordinal` is, and what a measurement on it holds for.
+///
+/// # Errors
+/// As [`CudaEngine::open`] without a usable GPU.
+pub fn identify(ordinal: usize) -> Result<(Card, Key)> {
+    let device = Device::open(ordinal)?;
+    Ok((device.card(), device.key()?))
 }
 
 /// A slot as the host knows it.
@@ -121,10 +147,8 @@ impl CudaEngine {
         let (main, side) = (device.stream()?, device.stream()?);
         let config = &export.config;
         let slots = options.slots;
-        let mut decoder = Decoder::load(Queue { device: &device, stream: &main }, export, options)?;
-        if !options.persistent {
-            decoder.separate_phases();
-        }
+        let tuning = tuning(&device, options)?;
+        let mut decoder = Decoder::load(Queue { device: &device, stream: &main }, export, options, tuning)?;
         if options.endless {
             decoder.never_end();
         }

@@ -555,8 +555,10 @@ fn the_persistent_kernel_and_separate_phases_agree() {
     let prompt = ids(&golden("fixtures/demo"), "prompt.3.ids");
     for slots in [1, 3, 8] {
         let options = Options { slots, positions: 1024, ..Options::default() };
-        let runs = [false, true].map(|persistent| {
-            let mut engine = CudaEngine::open(&export, &Options { persistent, ..options }).unwrap();
+        let table = Tuning::of(identify(0).unwrap().0);
+        let runs = [false, table.persistent].map(|persistent| {
+            let tuning = Some(Tuning { persistent, ..table });
+            let mut engine = CudaEngine::open(&export, &Options { tuning, ..options }).unwrap();
             let mut made = vec![Made::default(); slots];
             for slot in 0..slots {
                 engine.start(slot, &request(&prompt[..prompt.len() - 3 * slot], 90 + slot, slot as u64 + 3)).unwrap();

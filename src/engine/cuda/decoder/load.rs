@@ -8,14 +8,12 @@ use super::super::device::{Device, Queue};
 use super::super::kernels::{
     self, Address, Buffers, Column, Digits, FrameOut, Head, HeadBuffers, Pass, Sequence, Shape,
 };
-use super::{
-    DEEP, DEEP_SHARED_BYTES, Decoder, Functions, MAX_CHUNKS, MAX_COLUMNS, NARROW_COLUMNS, SHALLOW, STATIC_BYTES,
-    limits, pack,
-};
+use super::{DEEP, Decoder, Functions, MAX_CHUNKS, MAX_COLUMNS, NARROW_COLUMNS, SHALLOW, STATIC_BYTES, limits, pack};
 use crate::config::{LayerType, MIN_NEW_TOKENS, ModelConfig, STOP_THRESHOLD};
 use crate::engine::cpu::plain;
 use crate::engine::kv::KvShape;
 use crate::engine::phase;
+use crate::engine::tuning::Tuning;
 use crate::error::{Error, Result};
 use crate::format::layout::GROUP;
 use crate::format::{self, Export};
@@ -26,7 +24,7 @@ impl Decoder {
     /// # Errors
     /// [`Error::Unsupported`] for a model the kernels do not cover or a card too small; [`Error::Input`] for slots or
     /// positions out of range; [`Error::Device`].
-    pub fn load(on: Queue<'_>, export: &Export, options: &Options) -> Result<Decoder> {
+    pub fn load(on: Queue<'_>, export: &Export, options: &Options, tuning: Tuning) -> Result<Decoder> {
         let Options { slots, positions, phase_head, codec, .. } = *options;
         limits::check(export, slots, positions)?;
         let (device, config) = (on.device, &export.config);
@@ -46,9 +44,9 @@ impl Decoder {
             sequences: arena.zeros(slots * size_of::<Sequence>())?,
             out: arena.zeros(MAX_COLUMNS * size_of::<FrameOut>())?,
         };
-        let deep = device.shared_bytes >= DEEP_SHARED_BYTES;
+        let deep = tuning.deep_rings;
         let mut decoder = Decoder {
-            functions: functions(device, config, deep)?,
+            functions: functions(device, config, tuning)?,
             depth: if deep { DEEP } else { SHALLOW },
             shared_bytes: device.shared_bytes,
             shape: shape(config, positions),
@@ -104,10 +102,10 @@ fn buffers(arena: &mut Arena<'_>, config: &ModelConfig, x: Address) -> Result<Bu
     })
 }
 
-/// The kernels for a model; `deep` ones have more tiles in flight.
-fn functions(device: &Device, config: &ModelConfig, deep: bool) -> Result<Functions> {
+/// The kernels for a model.
+fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Functions> {
     let attend = if config.head_dim == 128 { "attend_128" } else { "attend_64" };
-    let narrow = match deep {
+    let narrow = match tuning.deep_rings {
         true => ["project_in_4_deep", "project_in_8_deep", "project_out_4_deep", "project_out_8_deep"],
         false => ["project_in_4", "project_in_8", "project_out_4", "project_out_8"],
     };
@@ -116,7 +114,7 @@ fn functions(device: &Device, config: &ModelConfig, deep: bool) -> Result<Functi
     let [norm_columns, project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
     let [attend, scores, choose] = device.kernels([attend, "scores", "choose_token"])?;
     let passes = match config.head_dim {
-        _ if config.hidden_size / pack::ROWS > device.multiprocessors => None,
+        _ if !tuning.persistent || config.hidden_size / pack::ROWS > device.multiprocessors => None,
         128 => Some(device.kernels(["layers_1_128", "layers_2_128"])?),
         _ => Some(device.kernels(["layers_1_64", "layers_2_64"])?),
     };

@@ -17,11 +17,9 @@ const THREADS: usize = 512;
 const WARPS: usize = 16;
 /// Shared memory for one tile in flight in every warp of a block.
 const RING_STEP: usize = WARPS * pack::INT4_TILE;
-/// Tiles in flight, `project_in` and `project_out`: everywhere, and where a block has `DEEP_SHARED_BYTES` of shared memory
-/// (compute capability 8.0 and 9.0).
+/// Tiles in flight, `project_in` and `project_out`: with shallow and with deep rings.
 const SHALLOW: [usize; 2] = [3, 3];
 const DEEP: [usize; 2] = [6, 7];
-const DEEP_SHARED_BYTES: usize = 160 << 10;
 /// Tiles in flight in the persistent kernel (`DEPTH` of layers.cu).
 const PASS_DEPTH: usize = 3;
 /// More than the fixed shared memory of the persistent kernel.

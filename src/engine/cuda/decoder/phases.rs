@@ -26,11 +26,6 @@ impl Decoder {
         }
     }
 
-    /// Forgets the persistent kernel, so that every pass is a launch a phase.
-    pub fn separate_phases(&mut self) {
-        self.functions.passes = None;
-    }
-
     /// Dynamic shared memory of the persistent kernel, if it can run this many columns here.
     fn pass_bytes(&self, columns: usize) -> Option<usize> {
         let groups = self.shape.hidden as usize / GROUP;
