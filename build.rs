@@ -78,7 +78,14 @@ fn compile_kernels() -> Result<(), String> {
         return Ok(());
     }
     std::thread::scope(|scope| {
-        let jobs: Vec<_> = sources.iter().map(|source| scope.spawn(|| compile(&nvcc, source, &out))).collect();
+        let twins: &[Variant] = if std::env::var_os("CARGO_FEATURE_TWINS").is_some() { &TWINS } else { &[] };
+        let variants = |source| [&Variant::WHOLE].into_iter().chain(twins.iter().filter(|_| has_twins(source)));
+        let work = sources.iter().flat_map(|source| variants(source).map(move |variant| (source, variant)));
+        let start = |(source, variant)| {
+            let (nvcc, out) = (&nvcc, &out);
+            scope.spawn(move || compile(nvcc, source, variant, out))
+        };
+        let jobs: Vec<_> = work.map(start).collect();
         jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err("a compile thread panicked".into())))
     })?;
     std::fs::write(&stamp_file, stamp).map_err(|e| format!("{}: {e}", stamp_file.display()))
@@ -114,11 +121,29 @@ fn architectures() -> Vec<String> {
     list.split(',').map(|name| flag(name.trim())).collect()
 }
 
-fn compile(nvcc: &Path, source: &Path, out: &Path) -> Result<(), String> {
+/// A way to compile the kernels (`kernels/twin.cuh`).
+struct Variant {
+    define: &'static str,
+    suffix: &'static str,
+}
+
+impl Variant {
+    const WHOLE: Variant = Variant { define: "-DTWIN=0", suffix: "fatbin" };
+}
+
+const TWINS: [Variant; 2] =
+    [Variant { define: "-DTWIN=1", suffix: "read.fatbin" }, Variant { define: "-DTWIN=2", suffix: "compute.fatbin" }];
+
+/// All but the codec, whose sums are not bound by its weights.
+fn has_twins(source: &Path) -> bool {
+    source.file_stem().is_some_and(|name| name != "codec")
+}
+
+fn compile(nvcc: &Path, source: &Path, variant: &Variant, out: &Path) -> Result<(), String> {
     let name = source.file_stem().unwrap_or_default();
-    let fatbin = out.join(name).with_extension("fatbin");
+    let fatbin = out.join(name).with_extension(variant.suffix);
     let mut command = Command::new(nvcc);
-    command.args(["-fatbin", "-O3", "-std=c++17", "-Werror", "all-warnings"]).args(architectures());
+    command.args(["-fatbin", "-O3", "-std=c++17", "-Werror", "all-warnings", variant.define]).args(architectures());
     let output = command.arg("-o").arg(&fatbin).arg(source).output().map_err(|e| {
         format!("feature cuda: cannot start {}: {e}; set CUDA_HOME to a CUDA 13.0 toolkit, or make one with scripts/cuda-home.sh", nvcc.display())
     })?;

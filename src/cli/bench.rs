@@ -29,9 +29,6 @@ pub struct BenchArgs {
     /// Length of the whole clip
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     clip_seconds: f64,
-    /// Measure also with the head restricted to the current codebook: approximate
-    #[arg(long)]
-    phase_head: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -58,7 +55,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<Outcome> {
         positions,
         patience: Duration::from_secs(10),
         clip_seconds: args.clip_seconds,
-        phase_head: args.phase_head,
+        phase_head: args.model.phase_head,
     };
     let mut open = |slots, phase_head| engine(&export, &args.model, device, Size { slots, longest, phase_head });
     let mut report = bench::run(&plan, &mut open, &mut |what| eprintln!("measuring: {what}"))?;

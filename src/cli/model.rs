@@ -60,6 +60,9 @@ pub struct ModelArgs {
     /// Processor threads; all cores if not given
     #[arg(long)]
     pub threads: Option<usize>,
+    /// Restrict the audio head to the codebook whose turn it is: reads less, and is only approximately the model
+    #[arg(long)]
+    pub phase_head: bool,
 }
 
 /// A model, ready to speak.
@@ -118,7 +121,7 @@ pub fn engine_on(device: Device, export: Export, slots: usize) -> Result<Box<dyn
         }
     }
     if let Device::Cuda(number) = device {
-        return cuda(&export, number);
+        return cuda(&export, number, false);
     }
     let positions = Some(positions(&export));
     Ok(Box::new(CpuEngine::new(export, Options { slots, positions, ..Options::default() })?))
@@ -139,14 +142,15 @@ pub fn reference_on(device: Device) -> Result<crate::reference::Device> {
 fn engine(export: Export, args: &ModelArgs) -> Result<Box<dyn Engine>> {
     let gpu = match args.device {
         Device::Cpu => None,
-        Device::Cuda(number) => Some(cuda(&export, number)?),
-        Device::Auto => automatic(&export),
+        Device::Cuda(number) => Some(cuda(&export, number, args.phase_head)?),
+        Device::Auto => automatic(&export, args.phase_head),
     };
     if let Some(engine) = gpu {
         return Ok(engine);
     }
     let positions = Some(positions(&export));
-    Ok(Box::new(CpuEngine::new(export, Options { threads: args.threads, positions, ..Options::default() })?))
+    let options = Options { threads: args.threads, positions, phase_head: args.phase_head, ..Options::default() };
+    Ok(Box::new(CpuEngine::new(export, options)?))
 }
 
 fn positions(export: &Export) -> usize {
@@ -155,24 +159,24 @@ fn positions(export: &Export) -> usize {
 
 /// The first GPU, if it will do; the reason on stderr, if not.
 #[cfg(feature = "cuda")]
-fn automatic(export: &Export) -> Option<Box<dyn Engine>> {
-    cuda(export, 0).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
+fn automatic(export: &Export, phase_head: bool) -> Option<Box<dyn Engine>> {
+    cuda(export, 0, phase_head).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
 }
 
 #[cfg(not(feature = "cuda"))]
-fn automatic(_: &Export) -> Option<Box<dyn Engine>> {
+fn automatic(_: &Export, _: bool) -> Option<Box<dyn Engine>> {
     None
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(export: &Export, ordinal: usize) -> Result<Box<dyn Engine>> {
+fn cuda(export: &Export, ordinal: usize, phase_head: bool) -> Result<Box<dyn Engine>> {
     use crate::engine::cuda::{CudaEngine, Options};
-    let options = Options { ordinal, positions: positions(export), ..Options::default() };
+    let options = Options { ordinal, positions: positions(export), phase_head, ..Options::default() };
     Ok(Box::new(CudaEngine::open(export, &options)?))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(_: &Export, _: usize) -> Result<Box<dyn Engine>> {
+fn cuda(_: &Export, _: usize, _: bool) -> Result<Box<dyn Engine>> {
     let why = "this build has no GPU code; build with --features cuda".to_owned();
     Err(Error::Unsupported { what: "--device cuda".to_owned(), why })
 }

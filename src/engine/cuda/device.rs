@@ -7,7 +7,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute_enum, CUgraphInstantiate_flags};
-use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError, result};
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaModule, CudaSlice, CudaStream, DriverError, result,
+};
 use cudarc::nvrtc::Ptx;
 
 use super::kernels::Address;
@@ -17,17 +19,47 @@ use crate::error::{Error, Result};
 /// Oldest compute capability with all the instructions the kernels use.
 const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 
-static MODULES: [&[u8]; 4] = [
-    include_bytes!(concat!(env!("OUT_DIR"), "/layer.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/layers.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/head.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/codec.fatbin")),
-];
+macro_rules! images {
+    ($($name:literal),*) => { &[$(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin"))),*] };
+}
+
+static KERNELS: &[&[u8]] = images!("layer", "layers", "head", "codec");
+#[cfg(feature = "twins")]
+static READ_TWINS: &[&[u8]] = images!("layer.read", "layers.read", "head.read");
+#[cfg(feature = "twins")]
+static COMPUTE_TWINS: &[&[u8]] = images!("layer.compute", "layers.compute", "head.compute");
+
+/// Which variant of the kernels to run (`kernels/twin.cuh`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// The product.
+    Whole,
+    /// Reads all weights and multiplies none.
+    ReadTwin,
+    /// Multiplies and reads no weights.
+    ComputeTwin,
+}
+
+impl Variant {
+    /// The compiled kernels; none for the twins in a build without the feature `twins`.
+    fn images(self) -> &'static [&'static [u8]] {
+        match self {
+            Variant::Whole => KERNELS,
+            #[cfg(feature = "twins")]
+            Variant::ReadTwin => READ_TWINS,
+            #[cfg(feature = "twins")]
+            Variant::ComputeTwin => COMPUTE_TWINS,
+            #[cfg(not(feature = "twins"))]
+            Variant::ReadTwin | Variant::ComputeTwin => &[],
+        }
+    }
+}
 
 /// A GPU that this program can use.
 #[derive(Debug)]
 pub struct Device {
     context: Arc<CudaContext>,
+    modules: Vec<Arc<CudaModule>>,
     /// `cuda:0 (NVIDIA H200)`.
     pub name: String,
     /// Compute capability.
@@ -195,7 +227,31 @@ impl Device {
         let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
         let shared = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         let shared_bytes = attribute(shared)? as usize;
-        Ok(Device { name: format!("{place} ({gpu})"), capability, multiprocessors, shared_bytes, context })
+        let mut device = Device {
+            name: format!("{place} ({gpu})"),
+            capability,
+            multiprocessors,
+            shared_bytes,
+            modules: Vec::new(),
+            context,
+        };
+        device.modules = device.load(Variant::Whole)?;
+        Ok(device)
+    }
+
+    fn load(&self, variant: Variant) -> Result<Vec<Arc<CudaModule>>> {
+        let load = |image: &[u8]| self.context.load_module(Ptx::from_binary(image.to_vec()));
+        variant.images().iter().map(|image| self.check("load its kernels", load(image))).collect()
+    }
+
+    /// The same device with another variant of the kernels; `None` when this build has none.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the GPU cannot run them.
+    pub fn variant(&self, variant: Variant) -> Result<Option<Device>> {
+        let modules = self.load(variant)?;
+        let (context, name) = (self.context.clone(), self.name.clone());
+        Ok((!modules.is_empty()).then_some(Device { context, name, modules, ..*self }))
     }
 
     fn check<T>(&self, action: &'static str, result: std::result::Result<T, DriverError>) -> Result<T> {
@@ -379,17 +435,14 @@ impl Device {
         self.check("measure time", from.0.elapsed_ms(&to.0))
     }
 
-    /// Loads the embedded modules and finds the kernels of `names`, in order.
+    /// Finds the kernels of `names`, in order.
     ///
     /// # Errors
     /// [`Error::Device`] when the GPU cannot run them.
     pub fn kernels<const N: usize>(&self, names: [&'static str; N]) -> Result<[Kernel; N]> {
-        let load = |image: &[u8]| self.context.load_module(Ptx::from_binary(image.to_vec()));
-        let modules: Vec<_> =
-            MODULES.iter().map(|image| self.check("load its kernels", load(image))).collect::<Result<_>>()?;
         let mut found = Vec::with_capacity(N);
         for name in names {
-            let functions: Vec<_> = modules.iter().map(|module| module.load_function(name)).collect();
+            let functions: Vec<_> = self.modules.iter().map(|module| module.load_function(name)).collect();
             let function = functions
                 .into_iter()
                 .reduce(|a, b| a.or(b))

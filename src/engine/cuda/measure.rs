@@ -1,7 +1,7 @@
 //! What a benchmark asks of the device: times of single kernels and of the codec, rates and use of the memory.
 
 use super::codec::Codec;
-use super::device::{Event, Graph};
+use super::device::{Event, Graph, Variant};
 use super::kernels::{Column, FrameOut};
 use super::{CudaEngine, Slot};
 use crate::engine::{KernelTime, MemoryUse, Metered, Spread, Traffic};
@@ -92,6 +92,46 @@ impl CudaEngine {
         ])
     }
 
+    fn variant_times(&self, columns: usize, position: usize, repeats: usize) -> Result<Vec<KernelTime>> {
+        self.occupy(columns, position)?;
+        let mut works = self.layer_works(columns)?;
+        // The slots' own buffers end with their number; more columns are those of a prompt.
+        if columns <= self.slots.len() {
+            works.extend(self.head_works(columns)?);
+        }
+        let mut times = Vec::new();
+        for Work { name, launches, bytes, graph } in works {
+            self.occupy(columns, position)?;
+            let micros = self.time(&graph, repeats)?.map(|micros| micros / launches as f64);
+            times.push(KernelTime {
+                name,
+                columns,
+                launches,
+                micros,
+                bytes,
+                of_read_twin: None,
+                of_compute_twin: None,
+            });
+        }
+        Ok(times)
+    }
+
+    /// The same with a twin of every kernel; empty when this build has none.
+    fn twin_times(
+        &mut self,
+        variant: Variant,
+        columns: usize,
+        position: usize,
+        repeats: usize,
+    ) -> Result<Vec<KernelTime>> {
+        let Some(device) = self.device.variant(variant)? else { return Ok(Vec::new()) };
+        let twins = self.decoder.find_kernels(&device, &self.info.config)?;
+        let whole = self.decoder.exchange_kernels(twins);
+        let times = self.variant_times(columns, position, repeats);
+        self.decoder.exchange_kernels(whole);
+        times
+    }
+
     fn codec_graph(&self, codec: &Codec, columns: usize) -> Result<Graph> {
         self.device.capture(&self.main, || codec.frame(self.main(), columns))
     }
@@ -137,25 +177,13 @@ impl Metered for CudaEngine {
     }
 
     fn kernel_times(&mut self, columns: usize, position: usize, repeats: usize) -> Result<Vec<KernelTime>> {
-        self.occupy(columns, position)?;
-        let mut works = self.layer_works(columns)?;
-        // The slots' own buffers end with their number; more columns are those of a prompt.
-        if columns <= self.slots.len() {
-            works.extend(self.head_works(columns)?);
-        }
-        let mut times = Vec::new();
-        for Work { name, launches, bytes, graph } in works {
-            self.occupy(columns, position)?;
-            let micros = self.time(&graph, repeats)?.map(|micros| micros / launches as f64);
-            times.push(KernelTime {
-                name,
-                columns,
-                launches,
-                micros,
-                bytes,
-                of_read_twin: None,
-                of_compute_twin: None,
-            });
+        let mut times = self.variant_times(columns, position, repeats)?;
+        let read = self.twin_times(Variant::ReadTwin, columns, position, repeats)?;
+        let compute = self.twin_times(Variant::ComputeTwin, columns, position, repeats)?;
+        let of = |twins: &[KernelTime], i: usize, micros: Spread| Some(twins.get(i)?.micros.median / micros.median);
+        for (i, time) in times.iter_mut().enumerate().filter(|(_, time)| time.bytes > 0) {
+            time.of_read_twin = of(&read, i, time.micros);
+            time.of_compute_twin = of(&compute, i, time.micros);
         }
         Ok(times)
     }

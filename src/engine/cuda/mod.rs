@@ -52,15 +52,7 @@ pub struct Options {
 impl Default for Options {
     /// GPU 0, one slot of 2304 positions (a prompt of 256 and the default cap of 2048), with the codec.
     fn default() -> Options {
-        Options {
-            ordinal: 0,
-            slots: 1,
-            positions: 2304,
-            codec: true,
-            tuning: None,
-            phase_head: false,
-            endless: false,
-        }
+        Options { ordinal: 0, slots: 1, positions: 2304, codec: true, tuning: None, phase_head: false, endless: false }
     }
 }
 

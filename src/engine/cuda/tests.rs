@@ -2,6 +2,9 @@
 //!
 //! All need a GPU: `cargo test --release --features cuda cuda -- --ignored`.
 
+mod faults;
+mod phase_head;
+
 use std::path::Path;
 
 use half::f16;

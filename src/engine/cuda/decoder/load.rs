@@ -48,6 +48,7 @@ impl Decoder {
         let mut decoder = Decoder {
             functions: functions(device, config, tuning)?,
             depth: if deep { DEEP } else { SHALLOW },
+            tuning,
             shared_bytes: device.shared_bytes,
             shape: shape(config, positions),
             layers,
@@ -64,6 +65,14 @@ impl Decoder {
             decoder.head_columns = NARROW_COLUMNS / 2;
         }
         Ok(decoder)
+    }
+
+    /// The same kernels of a device with another variant of them.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn find_kernels(&self, device: &Device, config: &ModelConfig) -> Result<Functions> {
+        functions(device, config, self.tuning)
     }
 }
 

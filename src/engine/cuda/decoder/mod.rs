@@ -7,6 +7,7 @@ mod phases;
 use super::device::{Kernel, Memory};
 use super::kernels::{self, Address, Buffers, Head, HeadBuffers, Pass, Sequence, Shape};
 use super::pack;
+use crate::engine::tuning::Tuning;
 
 /// Columns of one pass at most: a prompt's positions, or slots.
 pub const MAX_COLUMNS: usize = 64;
@@ -38,8 +39,9 @@ const STATIC_BYTES: usize = 4 << 10;
 /// Shared memory for the partial sums of the narrow `project_in`.
 const PART_BYTES: usize = 48 << 10;
 
+/// The kernels of a model.
 #[derive(Debug)]
-struct Functions {
+pub struct Functions {
     project_in: [Kernel; 2],
     project_out: [Kernel; 2],
     norm_columns: Kernel,
@@ -63,6 +65,7 @@ pub struct Decoder {
     pub(super) head_buffers: HeadBuffers,
     pass: Pass,
     depth: [usize; 2],
+    tuning: Tuning,
     tiles: usize,
     blocks: usize,
     shared_bytes: usize,
@@ -79,6 +82,11 @@ impl Decoder {
     /// Whether the head's rows are grouped by codebook.
     pub fn phase_head(&self) -> bool {
         self.head.row_of != 0
+    }
+
+    /// Takes other kernels of the same model, and returns those in use so far; for measurements.
+    pub fn exchange_kernels(&mut self, functions: Functions) -> Functions {
+        std::mem::replace(&mut self.functions, functions)
     }
 
     /// Bytes reserved on the device.

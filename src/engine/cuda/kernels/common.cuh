@@ -10,6 +10,7 @@
 #pragma once
 #include <cuda_fp16.h>
 #include <stdint.h>
+#include "twin.cuh"
 #define DI static __device__ __forceinline__
 
 constexpr int GROUP = 128;          // columns that share a scale and a minimum
@@ -89,6 +90,7 @@ struct Tile4 {
     uint2 s;     // (scale, min) of row g, of row g + 8, f16
 };
 DI Tile4 load_tile4(const uint8_t* tile, int lane) {
+    if (!READS_WEIGHTS) return {make_uint4(lane, lane, lane, lane), make_uint4(lane, lane, lane, lane), make_uint2(lane, lane)};
     return {load_stream(tile + lane * 16), load_stream(tile + 512 + lane * 16), load_stream2(tile + 1024 + (lane >> 2) * 8)};
 }
 
@@ -101,7 +103,7 @@ template <int DEPTH> struct Ring {
 
     // Asks for a tile, or for nothing when `tile` is null; either way it is the next to come.
     __device__ __forceinline__ void push(int to_slot, const uint8_t* tile, int lane) const {
-        if (tile) {
+        if (tile && READS_WEIGHTS) {
             uint32_t to = (uint32_t)__cvta_generic_to_shared(slots + to_slot * TILE4);
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + lane * 16), "l"(tile + lane * 16) : "memory");
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 512 + lane * 16), "l"(tile + 512 + lane * 16) : "memory");
@@ -136,7 +138,7 @@ struct Tile8 {
 DI Tile8 load_tile8(const uint8_t* tile, int lane) {
     Tile8 t;
 #pragma unroll
-    for (int s = 0; s < 4; s++) t.step[s] = load_stream(tile + s * 512 + lane * 16);
+    for (int s = 0; s < 4; s++) t.step[s] = !READS_WEIGHTS ? make_uint4(lane, s, lane, s) : load_stream(tile + s * 512 + lane * 16);
     return t;
 }
 
@@ -164,6 +166,7 @@ DI Codes4 unpack(const Tile4& t) {
 // Folds one group of one column into the partial sums of rows g and g + 8. `x` is the column tile's fragment, `s` the
 // scales of column lane % 4, for which this lane holds the sums.
 DI void fold_codes4(const Codes4& t, const uint32_t (&x)[8], float2 s, float (&p)[2]) {
+    if (!MULTIPLIES) return;
     int l[4] = {0, 0, 0, 0}, u[4] = {0, 0, 0, 0};
     mma_u8(l, t.a_low.x, t.a_low.y, t.a_low.z, t.a_low.w, x[0], x[1]);
     mma_u8(u, t.a_high.x, t.a_high.y, t.a_high.z, t.a_high.w, x[2], x[3]);
@@ -180,6 +183,7 @@ DI void fold_codes4(const Codes4& t, const uint32_t (&x)[8], float2 s, float (&p
 }
 DI void fold_tile4(const Tile4& t, const uint32_t (&x)[8], float2 s, float (&p)[2]) { fold_codes4(unpack(t), x, s, p); }
 DI void fold_tile8(const Tile8& t, const uint32_t (&x)[8], float2 s, float (&p)[2]) {
+    if (!MULTIPLIES) return;
     int c[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 4; i++) mma_s8(c, t.step[i], x[2 * i], x[2 * i + 1]);
