@@ -1,6 +1,5 @@
 //! Takes the digest of the engine's sources, and compiles the CUDA kernels with nvcc when the feature `cuda` is on.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -70,38 +69,32 @@ fn compile_kernels() -> Result<(), String> {
     let mut sources: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
-    println!("cargo:rustc-env=RUMIK_KERNELS_HASH={:016x}", hash_of_kernels()?);
+    let kernels = digest(Path::new(KERNELS))?;
+    // What `rumik-run tune` measured holds for these kernels only.
+    println!("cargo:rustc-env=RUMIK_KERNELS={kernels}");
+    let twins = std::env::var_os("CARGO_FEATURE_TWINS").is_some();
     // This script also runs when only the Rust half of the engine changed.
-    let stamp = format!("{} {} {}", digest(Path::new(KERNELS))?, nvcc.display(), architectures().join(" "));
+    let stamp = format!("{kernels} {} {} twins: {twins}", nvcc.display(), architectures().join(" "));
     let stamp_file = out.join("kernels.stamp");
     if std::fs::read_to_string(&stamp_file).is_ok_and(|made| made == stamp) {
         return Ok(());
     }
+    let mut work = Vec::new();
+    for source in &sources {
+        work.push((source, &Variant::WHOLE));
+        if twins && has_twins(source) {
+            work.extend(TWINS.iter().map(|variant| (source, variant)));
+        }
+    }
     std::thread::scope(|scope| {
-        let twins: &[Variant] = if std::env::var_os("CARGO_FEATURE_TWINS").is_some() { &TWINS } else { &[] };
-        let variants = |source| [&Variant::WHOLE].into_iter().chain(twins.iter().filter(|_| has_twins(source)));
-        let work = sources.iter().flat_map(|source| variants(source).map(move |variant| (source, variant)));
-        let start = |(source, variant)| {
-            let (nvcc, out) = (&nvcc, &out);
-            scope.spawn(move || compile(nvcc, source, variant, out))
-        };
-        let jobs: Vec<_> = work.map(start).collect();
+        let (nvcc, out) = (&nvcc, &out);
+        let mut jobs = Vec::new();
+        for &(source, variant) in &work {
+            jobs.push(scope.spawn(move || compile(nvcc, source, variant, out)));
+        }
         jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err("a compile thread panicked".into())))
     })?;
     std::fs::write(&stamp_file, stamp).map_err(|e| format!("{}: {e}", stamp_file.display()))
-}
-
-/// Of the kernels' sources and the architectures: what `rumik-run tune` measured holds for these kernels only.
-fn hash_of_kernels() -> Result<u64, String> {
-    let entries = std::fs::read_dir(KERNELS).map_err(|e| format!("{KERNELS}: {e}"))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.sort();
-    let mut hasher = DefaultHasher::new();
-    architectures().hash(&mut hasher);
-    for file in files {
-        std::fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hasher);
-    }
-    Ok(hasher.finish())
 }
 
 fn nvcc() -> PathBuf {

@@ -273,7 +273,7 @@ impl Device {
         let asked = unsafe { sys::cuDriverGetVersion(&raw mut driver).result() };
         self.check("ask for the driver's version", asked)?;
         let card = self.check("read its name", self.context.name())?;
-        Ok(Key { card, driver: driver.to_string(), build: env!("RUMIK_KERNELS_HASH").to_owned() })
+        Ok(Key { card, driver: driver.to_string(), build: env!("RUMIK_KERNELS")[..16].to_owned() })
     }
 
     /// A new stream.
