@@ -18,7 +18,7 @@ const LEAST_CAPABILITY: (i32, i32) = (8, 0);
 
 static MODULES: [&[u8]; 4] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/layer.fatbin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/layers.fatbin")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/frame.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/head.fatbin")),
     include_bytes!(concat!(env!("OUT_DIR"), "/codec.fatbin")),
 ];

@@ -40,8 +40,8 @@ pub struct Options {
     pub positions: usize,
     /// Whether to load the codec, if the export has one.
     pub codec: bool,
-    /// Runs every pass of up to 8 columns as one persistent kernel instead of a launch a phase. The bits are the same; it is
-    /// not the default because it is slower so far (`docs/cuda.md`).
+    /// Runs passes of up to 8 columns, their scores and choices in one persistent kernel instead of a launch a phase, where the
+    /// device can. The bits are the same; it is not the default because it is slower so far (`docs/cuda.md`).
     pub persistent: bool,
     /// For measurements: the end is never chosen, only the cap ends a sequence. The work is the same.
     pub endless: bool,
@@ -190,11 +190,15 @@ impl CudaEngine {
         let tokens = device.capture(&self.main, || {
             device.write(&self.main, decoder.columns(), &self.columns[..columns])?;
             device.fill(&self.main, decoder.out(), 0, out_bytes)?;
-            for token in 0..quantizers {
-                decoder.scores(self.main(), columns, 0)?;
-                decoder.choose(self.main(), columns)?;
-                if token + 1 < quantizers {
-                    decoder.forward(self.main(), columns, 0)?;
+            if decoder.persists_choice(columns) {
+                decoder.choices(self.main(), columns, quantizers)?;
+            } else {
+                for token in 0..quantizers {
+                    decoder.scores(self.main(), columns, 0)?;
+                    decoder.choose(self.main(), columns)?;
+                    if token + 1 < quantizers {
+                        decoder.forward(self.main(), columns, 0)?;
+                    }
                 }
             }
             device.read_into(&self.main, decoder.out(), &self.out, columns)
