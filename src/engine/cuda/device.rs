@@ -23,11 +23,11 @@ macro_rules! images {
     ($($name:literal),*) => { &[$(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin"))),*] };
 }
 
-static KERNELS: &[&[u8]] = images!("layer", "layers", "head", "codec");
+static KERNELS: &[&[u8]] = images!("layer", "frame", "head", "codec");
 #[cfg(feature = "twins")]
-static READ_TWINS: &[&[u8]] = images!("layer.read", "layers.read", "head.read");
+static READ_TWINS: &[&[u8]] = images!("layer.read", "frame.read", "head.read");
 #[cfg(feature = "twins")]
-static COMPUTE_TWINS: &[&[u8]] = images!("layer.compute", "layers.compute", "head.compute");
+static COMPUTE_TWINS: &[&[u8]] = images!("layer.compute", "frame.compute", "head.compute");
 
 /// Which variant of the kernels to run (`kernels/twin.cuh`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,16 +43,16 @@ pub struct Layer {
     pub rope: Address,
     /// `[slots, kv_heads, positions, head_dim]` f16.
     pub keys: Address,
-    /// The same.
+    /// `[slots, kv_heads, head_dim, positions]` f16.
     pub values: Address,
     /// Positions seen; 0 for all.
     pub window: i32,
 }
 
-/// All layers, for the persistent kernel.
+/// What the persistent kernel takes beside the other structs.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct Pass {
+pub struct Frame {
     /// Tiles of `project_in`, all layers.
     pub input: Address,
     /// Tiles of `project_out`, all layers.
@@ -63,14 +63,28 @@ pub struct Pass {
     pub output_stride: u64,
     /// `[layers]` of [`Layer`].
     pub layers: Address,
-    /// `[5, 32]` u32, zeros.
+    /// `[9, 32]` u32, zeros.
     pub counters: Address,
+    /// `[columns, blocks, finishers]` u32.
+    pub maxima: Address,
     /// Layers.
     pub count: i32,
     /// Columns.
     pub columns: i32,
     /// Tiles of `project_in` in a layer.
     pub tiles: i32,
+    /// Passes; one without `head`.
+    pub steps: i32,
+    /// 1: scores and a choice before each pass.
+    pub head: i32,
+    /// 1: the last step passes through the layers as well.
+    pub last_pass: i32,
+    /// Packets of weights a block has under way.
+    pub depth: i32,
+    /// Packets that its ring holds.
+    pub slots: i32,
+    /// Packets of down_proj that do not wait for the last groups of the MLP.
+    pub first_down: i32,
     /// Padding.
     pub pad: i32,
 }
@@ -89,7 +103,7 @@ pub struct Shape {
     pub kv_heads: i32,
     /// Columns a head.
     pub head_dim: i32,
-    /// Positions a slot holds.
+    /// Positions of a slot's cache, a multiple of 64.
     pub positions: i32,
     /// Of the LayerNorms.
     pub eps: f32,
@@ -119,7 +133,7 @@ pub struct Buffers {
     pub partial_ml: Address,
     /// Counters, `[intermediate / 128]`.
     pub mlp_arrivals: Address,
-    /// Counters, `[columns, kv_heads]`.
+    /// Counters, `[columns, items]`.
     pub attention_arrivals: Address,
     /// `[columns]` of [`Column`].
     pub columns: Address,
@@ -262,7 +276,7 @@ pub const END_NOT_FINITE: i32 = 4;
 // The kernels assert the same sizes.
 const _: () = {
     assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 136);
-    assert!(size_of::<Pass>() == 64);
+    assert!(size_of::<Frame>() == 96);
     assert!(size_of::<Head>() == 152 && size_of::<HeadBuffers>() == 56);
     assert!(size_of::<Sequence>() == 96 && size_of::<FrameOut>() == 208 && size_of::<Column>() == 16);
 };

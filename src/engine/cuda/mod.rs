@@ -204,11 +204,15 @@ impl CudaEngine {
         let tokens = device.capture(&self.main, || {
             device.write(&self.main, decoder.columns(), &self.columns[..columns])?;
             device.fill(&self.main, decoder.out(), 0, out_bytes)?;
-            for token in 0..quantizers {
-                decoder.scores(self.main(), columns, 0, Some(token))?;
-                decoder.choose(self.main(), columns, Some(token))?;
-                if token + 1 < quantizers {
-                    decoder.forward(self.main(), columns, 0)?;
+            if decoder.persists_choice(columns) {
+                decoder.choices(self.main(), columns, quantizers)?;
+            } else {
+                for token in 0..quantizers {
+                    decoder.scores(self.main(), columns, 0, Some(token))?;
+                    decoder.choose(self.main(), columns, Some(token))?;
+                    if token + 1 < quantizers {
+                        decoder.forward(self.main(), columns, 0)?;
+                    }
                 }
             }
             device.read_into(&self.main, decoder.out(), &self.out, columns)

@@ -6,9 +6,11 @@ use super::super::Options;
 use super::super::arena::Arena;
 use super::super::device::{Device, Queue};
 use super::super::kernels::{
-    self, Address, Buffers, Column, Digits, FrameOut, Head, HeadBuffers, Pass, Sequence, Shape,
+    self, Address, Buffers, Column, Digits, Frame, FrameOut, Head, HeadBuffers, Sequence, Shape,
 };
-use super::{DEEP, Decoder, Functions, MAX_CHUNKS, MAX_COLUMNS, NARROW_COLUMNS, SHALLOW, STATIC_BYTES, limits, pack};
+use super::{
+    DEEP, Decoder, Functions, MAX_CHUNKS, MAX_COLUMNS, NARROW_COLUMNS, SHALLOW, SPAN, STATIC_BYTES, frame, limits, pack,
+};
 use crate::config::{LayerType, MIN_NEW_TOKENS, ModelConfig, STOP_THRESHOLD};
 use crate::engine::cpu::plain;
 use crate::engine::kv::KvShape;
@@ -28,10 +30,11 @@ impl Decoder {
         let Options { slots, positions, phase_head, codec, .. } = *options;
         limits::check(export, slots, positions)?;
         let (device, config) = (on.device, &export.config);
+        let positions = positions.next_multiple_of(SPAN);
         let kv = KvShape::new(config, slots, positions);
         limits::check_memory(device, export, kv, codec)?;
         let mut arena = Arena::new(on);
-        let (layers, pass) = load_layers(&mut arena, export, kv)?;
+        let (layers, frame) = load_layers(&mut arena, export, kv)?;
         let head = load_head(&mut arena, export, phase_head)?;
         let x = arena.zeros((slots + MAX_COLUMNS) * config.hidden_size * 4)?;
         let buffers = buffers(&mut arena, config, x)?;
@@ -55,8 +58,8 @@ impl Decoder {
             buffers,
             head,
             head_buffers,
-            tiles: pass.tiles as usize,
-            pass,
+            tiles: frame.tiles as usize,
+            frame,
             blocks: device.multiprocessors,
             head_columns: NARROW_COLUMNS,
             memory: arena.into_memory(),
@@ -122,11 +125,7 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
     let [in_4, in_8, out_4, out_8] = device.kernels(narrow)?;
     let [norm_columns, project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
     let [attend, scores, choose] = device.kernels([attend, "scores", "choose_token"])?;
-    let passes = match config.head_dim {
-        _ if !tuning.persistent || config.hidden_size / pack::ROWS > device.multiprocessors => None,
-        128 => Some(device.kernels(["layers_1_128", "layers_2_128"])?),
-        _ => Some(device.kernels(["layers_1_64", "layers_2_64"])?),
-    };
+    let frame = if tuning.persistent { frame::kernels(device, config)? } else { None };
     Ok(Functions {
         project_in: [in_4, in_8],
         project_out: [out_4, out_8],
@@ -137,11 +136,11 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
         attend,
         scores,
         choose,
-        passes,
+        frame,
     })
 }
 
-fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(Vec<kernels::Layer>, Pass)> {
+fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(Vec<kernels::Layer>, Frame)> {
     let config = &export.config;
     let rope = plain::Rope::new(config.rope_theta, config.head_dim, kv.positions);
     let rope = arena.upload(&rope.table().iter().map(|&(cos, sin)| [cos, sin]).collect::<Vec<[f32; 2]>>())?;
@@ -166,18 +165,19 @@ fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(V
         arena.on.device.write(arena.on.stream, this.output, &pack::int4_beside(&layer.down, &layer.o))?;
         layers.push(this);
     }
-    let pass = Pass {
+    let frame = Frame {
         input,
         output,
         input_stride: input_bytes as u64,
         output_stride: output_bytes as u64,
         layers: arena.upload(&layers)?,
-        counters: arena.zeros(5 * 32 * 4)?,
+        counters: arena.zeros(9 * 32 * 4)?,
+        maxima: arena.zeros(NARROW_COLUMNS * arena.on.device.multiprocessors * frame::FINISHERS * 4)?,
         count: kv.layers as i32,
         tiles: (input_rows(config) / pack::ROWS) as i32,
-        ..Pass::default()
+        ..Frame::default()
     };
-    Ok((layers, pass))
+    Ok((layers, frame))
 }
 
 /// Rows of `project_in`: keys, values, queries, gate and up.

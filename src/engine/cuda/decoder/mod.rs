@@ -1,11 +1,12 @@
 //! The language model on the device: its weights, its cache, one pass of columns through the layers, the choice of tokens.
 
+mod frame;
 mod limits;
 mod load;
 mod phases;
 
 use super::device::{Kernel, Memory};
-use super::kernels::{self, Address, Buffers, Head, HeadBuffers, Pass, Sequence, Shape};
+use super::kernels::{self, Address, Buffers, Frame, Head, HeadBuffers, Sequence, Shape};
 use super::pack;
 use crate::engine::tuning::Tuning;
 
@@ -21,17 +22,13 @@ const RING_STEP: usize = WARPS * pack::INT4_TILE;
 /// Tiles in flight, `project_in` and `project_out`: with shallow and with deep rings.
 const SHALLOW: [usize; 2] = [3, 3];
 const DEEP: [usize; 2] = [6, 7];
-/// Tiles in flight in the persistent kernel (`DEPTH` of layers.cu).
-const PASS_DEPTH: usize = 3;
-/// More than the fixed shared memory of the persistent kernel.
-const PASS_FIXED_BYTES: usize = 32 << 10;
-/// Threads of a block of the persistent kernel.
-const PASS_THREADS: usize = 640;
 /// Column tiles of a wide block (`WIDE_TILES` of layer.cu).
 const WIDE_TILES: usize = 5;
-/// Positions of the shortest attention split and the most splits (`STEP` and `MAX_CHUNKS` of layer.cuh).
-const STEP: usize = 16;
+/// Positions of the shortest attention split, the most splits, and the query heads of an item (`SPAN`, `MAX_CHUNKS` and
+/// `ITEM_HEADS` of attend.cuh).
+const SPAN: usize = 64;
 const MAX_CHUNKS: usize = 32;
+const ITEM_HEADS: usize = 4;
 /// Most positions of a slot.
 const MAX_POSITIONS: usize = 8192;
 /// More than the fixed shared memory of `project_in` and `scores`.
@@ -51,7 +48,7 @@ pub struct Functions {
     attend: Kernel,
     scores: Kernel,
     choose: Kernel,
-    passes: Option<[Kernel; 2]>,
+    frame: Option<[Kernel; 3]>,
 }
 
 /// The language model on a device.
@@ -63,7 +60,7 @@ pub struct Decoder {
     pub(super) buffers: Buffers,
     head: Head,
     pub(super) head_buffers: HeadBuffers,
-    pass: Pass,
+    frame: Frame,
     depth: [usize; 2],
     tuning: Tuning,
     tiles: usize,
@@ -96,7 +93,7 @@ impl Decoder {
 
     /// Weight bytes that `project_in` and `project_out` read a layer.
     pub fn layer_bytes(&self) -> (usize, usize) {
-        (self.pass.input_stride as usize, self.pass.output_stride as usize)
+        (self.frame.input_stride as usize, self.frame.output_stride as usize)
     }
 
     /// Weight bytes that `scores` reads for a token.
@@ -104,6 +101,12 @@ impl Decoder {
         let Head { bf16, count, hidden, inner, quantizers, .. } = self.head;
         let rows = if self.phase_head() { (count - 1) / quantizers + 1 } else { count };
         (rows * hidden * (1 + bf16) + inner * hidden * 4) as usize
+    }
+
+    /// Positions of a slot's cache: those asked for, rounded up.
+    #[cfg(test)]
+    pub fn positions(&self) -> usize {
+        self.shape.positions as usize
     }
 
     /// Address of the columns of a pass, `[MAX_COLUMNS]` of [`Column`].

@@ -1,14 +1,14 @@
-//! The launches of a pass: a layer's phases, the persistent kernel, scores and the choice.
+//! The launches of a pass, one a phase: a layer's, scores and the choice.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 
 use super::super::device::{Kernel, Launch, Queue, Start, pointer};
-use super::super::kernels::{Address, Column, HeadBuffers, Pass};
+use super::super::kernels::{Address, Column, HeadBuffers};
 use super::{
-    Decoder, MAX_CHUNKS, NARROW_COLUMNS, PART_BYTES, PASS_DEPTH, PASS_FIXED_BYTES, PASS_THREADS, RING_STEP,
-    STATIC_BYTES, STEP, THREADS, WARPS, WIDE_TILES, pack,
+    Decoder, ITEM_HEADS, MAX_CHUNKS, NARROW_COLUMNS, PART_BYTES, RING_STEP, SPAN, STATIC_BYTES, THREADS, WARPS,
+    WIDE_TILES, pack,
 };
 use crate::error::Result;
 use crate::format::layout::GROUP;
@@ -20,33 +20,19 @@ impl Decoder {
     /// # Errors
     /// [`Error::Device`].
     pub fn forward(&self, on: Queue<'_>, columns: usize, positions: usize) -> Result<()> {
-        match self.pass_bytes(columns) {
-            Some(shared) if positions == 0 => self.run_pass(on, columns, shared),
-            _ => (0..self.layers.len()).try_for_each(|layer| self.layer(on, layer, columns, positions)),
+        match positions == 0 && self.persists(columns) {
+            true => self.pass(on, columns),
+            false => (0..self.layers.len()).try_for_each(|layer| self.layer(on, layer, columns, positions)),
         }
     }
 
-    /// Dynamic shared memory of the persistent kernel, if it can run this many columns here.
-    fn pass_bytes(&self, columns: usize) -> Option<usize> {
-        let groups = self.shape.hidden as usize / GROUP;
-        let part = self.tiles.div_ceil(self.blocks) * groups * columns * pack::ROWS * 4;
-        let bytes = columns.div_ceil(4) * groups * (1024 + 32) + PASS_DEPTH * RING_STEP + part;
-        let fits = columns <= NARROW_COLUMNS && bytes + PASS_FIXED_BYTES <= self.shared_bytes;
-        (self.functions.passes.is_some() && fits).then_some(bytes)
-    }
-
-    /// Kernels that [`Decoder::forward`] launches for so many columns of decoding.
-    pub fn launches(&self, columns: usize) -> usize {
-        self.pass_bytes(columns).map_or(self.layers.len() * 3, |_| 1)
-    }
-
-    fn run_pass(&self, on: Queue<'_>, columns: usize, shared: usize) -> Result<()> {
-        let Some(kernels) = &self.functions.passes else { return Ok(()) };
-        let pass = Pass { columns: columns as i32, ..self.pass };
-        let mut arguments = [pointer(&self.shape), pointer(&self.buffers), pointer(&pass)];
-        let launch = Launch { grid: [self.blocks, 1, 1], block: PASS_THREADS, shared, start: Start::Together };
-        // SAFETY: the kernels of layers.cu take these; the cooperative launch refuses a grid that is not resident.
-        unsafe { on.launch(&kernels[usize::from(columns > 4)], launch, &mut arguments) }
+    /// Kernels that one token of so many columns takes; a share of one where a kernel makes a whole frame.
+    pub fn launches_a_token(&self, columns: usize) -> f64 {
+        match () {
+            () if self.persists_choice(columns) => 2.0 / f64::from(self.head.quantizers),
+            () if self.persists(columns) => 3.0,
+            () => (self.layers.len() * 3 + 2) as f64,
+        }
     }
 
     /// Runs one layer; see [`Decoder::forward`].
@@ -93,8 +79,9 @@ impl Decoder {
     /// [`Error::Device`].
     pub fn attend(&self, on: Queue<'_>, layer: usize, columns: usize, positions: usize) -> Result<()> {
         let positions = if positions == 0 { self.shape.positions as usize } else { positions };
-        let units = self.buffers.attention.groups as usize;
-        let sizes = ([units.div_ceil(4), positions.div_ceil(STEP).min(MAX_CHUNKS), columns], 128, 0);
+        let (heads, kv_heads) = (self.shape.heads as usize, self.shape.kv_heads as usize);
+        let items = kv_heads * (heads / kv_heads).div_ceil(ITEM_HEADS);
+        let sizes = ([items, positions.div_ceil(SPAN).min(MAX_CHUNKS), columns], 128, 0);
         self.launch(on, &self.functions.attend, layer, sizes, &[])
     }
 

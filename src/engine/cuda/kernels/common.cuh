@@ -57,16 +57,18 @@ DI bool arrive_last(unsigned* counter, unsigned n) {
     return old == n - 1;
 }
 
-// Adds to a counter after everything this thread has seen written; waits for a counter and what was written before it. A wait
-// that takes seconds is a fault: it stops the kernel, and the driver reports it.
+// Adds to a counter after everything this thread has seen written; waits for a counter and what was written before it. The loop
+// is relaxed and a fence follows it: an acquiring load would empty the multiprocessor's L1 cache at every turn. A wait that takes
+// seconds is a fault: it stops the kernel, and the driver reports it.
 DI void signal(unsigned* counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
 DI void await(const unsigned* counter, unsigned count) {
     unsigned now;
     for (int spins = 0;; spins++) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-        if (now >= count) return;
+        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+        if (now >= count) break;
         if (spins > 1 << 23) __trap();
     }
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
 // ---- loads -----------------------------------------------------------------------------------------------------------------

@@ -1,86 +1,13 @@
 // After the last layer: final LayerNorm, audio head (int8 or bf16), stop head, and the choice of the next token.
 #include <cuda_bf16.h>
-#include <math_constants.h>
-#include "common.cuh"
+#include "head.cuh"
 
-constexpr int FRAME = 16;             // most tokens of a frame
 constexpr int FAST_K = 128;           // top-k up to here is found through the maxima of 128 classes of rows
 constexpr int CANDIDATES = 2048;      // rows the choice may have to compare
 constexpr int CHOICE_THREADS = 1024;
 constexpr int HELD = 20;              // logits a thread holds: 20,480 rows
 
-// How a sequence ended; as in kernels.rs.
-enum End { RUNNING = 0, STOP_HEAD = 1, AUDIO_END = 2, LENGTH = 3, NOT_FINITE = 4 };
-
-struct Head {
-    const uint8_t* rows;          // int8: [tiles][groups] tiles; bf16: [rows][hidden]
-    const int* row_of;            // [tiles][16] row of each row of a tile, -1 for none; null: they are in order
-    const float* row_scale;       // int8: [rows]
-    const float* norm;            // [hidden]
-    const float *stop_norm, *stop_norm_bias;  // [hidden]
-    const float *stop_up, *stop_up_bias;      // [inner][hidden], [inner]
-    const float* stop_down;                   // [inner]
-    const float* embedding_scale; // [rows]
-    const int8_t* embedding;      // [rows][hidden] input embedding of the audio rows, in the head's order
-    const uint32_t* ids;          // [rows] token id of each row
-    float stop_down_bias, logit_scale, eps;
-    int bf16, count, hidden, inner, end_row;
-    uint32_t first_unit;
-    int quantizers, min_new_tokens;
-    float stop_threshold;
-    int phase_tiles, pad;         // tiles of a codebook, when row_of groups the rows by codebook
-};
-
-struct HeadBuffers {
-    float* x;                     // [rows][hidden]
-    Column* columns;
-    float* logits;                // [columns][count]
-    float* stop;                  // [columns][inner] gelu(up) * down
-    float* normed;                // [columns][hidden], written when not null
-    struct Sequence* sequences;   // [slots]
-    struct FrameOut* out;         // [columns]
-};
-
-struct Sequence {
-    float temperature;
-    int top_k, max_new, step;
-    uint32_t seed_low, seed_high, sequence;
-    int partial;                  // codes already in the open frame
-    uint32_t codes[FRAME];
-};
-
-// What one column made in one frame period.
-struct FrameOut {
-    int tokens, frames, end, pad;
-    float stop_probability[FRAME];
-    uint32_t token[FRAME];
-    uint32_t code[FRAME];
-};
-
 // ---- scores ------------------------------------------------------------------------------------------------------------------
-
-// One row of the stop head's inner layer for every column; a whole warp calls it. `h`: normed hidden states in shared memory;
-// `stats`: their own moments, joined.
-DI void stop_row(const Head& a, const HeadBuffers& b, int columns, const float* h, const float2* stats, int row, int lane) {
-    const float* from = a.stop_up + (size_t)row * a.hidden;
-    for (int c = 0; c < columns; c++) {
-        float sum = 0;
-        const float2 stat = stats[c];
-#pragma unroll 8
-        for (int i = lane * 4; i < a.hidden; i += 128) {
-            uint4 bits = load_stream(from + i);
-            float4 norm = __ldg(reinterpret_cast<const float4*>(a.stop_norm + i)), bias = __ldg(reinterpret_cast<const float4*>(a.stop_norm_bias + i));
-            float4 v = *reinterpret_cast<const float4*>(h + c * a.hidden + i);
-            sum = __fmaf_rn(__uint_as_float(bits.x), __fmaf_rn((v.x - stat.x) * stat.y, norm.x, bias.x), sum);
-            sum = __fmaf_rn(__uint_as_float(bits.y), __fmaf_rn((v.y - stat.x) * stat.y, norm.y, bias.y), sum);
-            sum = __fmaf_rn(__uint_as_float(bits.z), __fmaf_rn((v.z - stat.x) * stat.y, norm.z, bias.z), sum);
-            sum = __fmaf_rn(__uint_as_float(bits.w), __fmaf_rn((v.w - stat.x) * stat.y, norm.w, bias.w), sum);
-        }
-        float z = sum_lanes(sum) + a.stop_up_bias[row];
-        float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
-        if (lane == 0) __stcg(b.stop + c * a.inner + row, gelu * a.stop_down[row]);
-    }
-}
 
 // The tiles of one launch: all of the head, or of one codebook and the last tile, which holds `</audio>`.
 struct Tiles {
@@ -197,29 +124,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
         }
     }
     __syncthreads();
-    for (int row = blockIdx.x + w * blocks; row < a.inner; row += WARPS * blocks) stop_row(a, b, columns, h, stats, row, lane);
+    for (int row = blockIdx.x + w * blocks; row < a.inner; row += WARPS * blocks)
+        for (int c = 0; c < columns; c += 4)
+            stop_row(a, b.stop + (size_t)c * a.inner, min(4, columns - c), h + c * a.hidden, stats + c, row, lane);
 }
 
 // ---- the choice ----------------------------------------------------------------------------------------------------------------
-
-// Orders floats as unsigned integers.
-DI uint32_t order(float v) {
-    uint32_t u = __float_as_uint(v);
-    return (u >> 31) ? ~u : u | 0x80000000u;
-}
-DI float value(uint32_t key) { return __uint_as_float((key >> 31) ? key & 0x7FFFFFFFu : ~key); }
-
-// Philox4x32-10 (Salmon et al., 2011), first word.
-DI uint32_t philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uint32_t c2) {
-    uint32_t c3 = 0;
-#pragma unroll
-    for (int i = 0; i < 10; i++) {
-        uint32_t hi0 = __umulhi(0xD2511F53u, c0), lo0 = 0xD2511F53u * c0, hi1 = __umulhi(0xCD9E8D57u, c2), lo1 = 0xCD9E8D57u * c2;
-        c0 = hi1 ^ c1 ^ key0, c1 = lo1, c2 = hi0 ^ c3 ^ key1, c3 = lo0;
-        key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
-    }
-    return c0;
-}
 
 // Sum over the block in a fixed order; every thread gets it. `scratch`: 32 values.
 template <class T> DI T sum_block(T v, T* scratch) {
@@ -305,12 +215,7 @@ DI int choose(Choice& s, const Sequence& seq, const Held& held, int allowed) {
     double score = -CUDART_INF;
     int row = 1 << 30;
     auto offer = [&](uint32_t key, int r) {
-        double noise = 0;
-        if (!greedy) {
-            double u = (philox(seq.seed_low, seq.seed_high, r, seq.step, seq.sequence) + 0.5) / 4294967296.0;
-            noise = -log(-log(u));
-        }
-        double v = greedy ? (double)value(key) : (double)value(key) / (double)seq.temperature + noise;
+        const double v = chance(seq, value(key), r);
         if (v > score || (v == score && r < row)) score = v, row = r;
     };
     if (listed) {
@@ -337,24 +242,6 @@ DI int choose(Choice& s, const Sequence& seq, const Held& held, int allowed) {
     score = s.score[threadIdx.x & 31], row = s.winner[threadIdx.x & 31];
     for (int o = 16; o; o >>= 1) better(__shfl_xor_sync(ALL, score, o), __shfl_xor_sync(ALL, row, o));
     return row;
-}
-
-// Appends a token to the output and to the open frame, as `engine::frames` does.
-DI void record(const Head& a, Sequence& seq, FrameOut& out, uint32_t id) {
-    out.token[out.tokens++] = id;
-    uint32_t unit = id - a.first_unit, units = a.count - 1;
-    if (unit >= units) {
-        seq.partial = 0;
-        return;
-    }
-    int quantizer = unit % a.quantizers;
-    if (quantizer != seq.partial) seq.partial = 0;
-    if (quantizer == seq.partial) seq.codes[seq.partial++] = unit / a.quantizers;
-    if (seq.partial == a.quantizers) {
-        for (int i = 0; i < a.quantizers; i++) out.code[i] = seq.codes[i];
-        out.frames = 1;
-        seq.partial = 0;
-    }
 }
 
 // Chooses the next token of column c = blockIdx.x, applies the stop rule, assembles frames, moves to the next position and puts
@@ -410,5 +297,3 @@ extern "C" __global__ void __launch_bounds__(CHOICE_THREADS) choose_token(const 
     if (end) b.columns[c].live = 0;
     b.columns[c].position = column.position + 1;
 }
-
-static_assert(sizeof(Head) == 152 && sizeof(HeadBuffers) == 56 && sizeof(Sequence) == 96 && sizeof(FrameOut) == 208, "as in kernels.rs");

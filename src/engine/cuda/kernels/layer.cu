@@ -4,7 +4,7 @@
 // group in flight, the first of them requested before the kernel may touch anything another kernel wrote. The
 // wide kernels (up to 64 columns: prompts, many slots) loop over column tiles and use each fragment for two row tiles. Both
 // fold in the same order, so a column's bits do not depend on which kernel ran, nor on its neighbours.
-#include "layer.cuh"
+#include "attend.cuh"
 
 constexpr int WIDE_TILES = 5;  // column tiles of a wide block
 
@@ -53,11 +53,11 @@ template <int NT, int DEPTH> DI void project_in_narrow(const Shape& s, const Lay
             }
         }
         __syncthreads();
-        for (int i = first + w; i < last; i += WARPS)
-            finish_tile(s, l, b, shared_columns, columns, groups, part + (i - first) * groups * columns * ROWS, tile_of(i), lane, [&](int g, int last_tile) {
-                if (last_tile)
-                    for (int c = 0; c < columns; c++) round_mlp_group(s, b, c, g, lane);
-            });
+        for (int i = first + w; i < last; i += WARPS) {
+            finish_tile(s, l, b, shared_columns, columns, groups, part + (i - first) * groups * columns * ROWS, tile_of(i), lane);
+            const int group = completed_group(s, b, tile_of(i), lane);
+            if (group >= 0) round_mlp_groups(s, b, columns, group, lane);
+        }
         if (last < n) __syncthreads();
     }
 }
@@ -235,18 +235,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const 
     }
 }
 
-// Grid: (blocks of 4 units, splits, columns); block: 128 threads, a warp a unit; block y takes chunks y, y + splits, ...
+// Grid: (items, splits, columns); block: a team; block y takes chunks y, y + splits, ...
 template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b) {
-    const int unit = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31, c = blockIdx.z;
+    __shared__ AttendShared<D> m;
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, c = blockIdx.z;
     launch_dependents();
     wait_prerequisites();
     const Column column = b.columns[c];
-    if (!column.live || unit >= units(s)) return;
+    if (!column.live) return;
     const Range range = seen(l, column.position);
-    for (int i = blockIdx.y; i < range.chunks(); i += gridDim.y) attend_chunk<D>(s, l, b, column.slot, range, c, unit, range.first_chunk() + i, lane);
-    int last = 0;
-    if (lane == 0) last = arrive_last(b.attention_arrivals + c * units(s) + unit, gridDim.y);
-    if (__shfl_sync(ALL, last, 0)) join_chunks<D>(s, b, range, c, unit, lane);
+    for (int i = blockIdx.y; i < range.chunks(); i += gridDim.y)
+        attend_item<D>(m, [] { __syncthreads(); }, s, l, b, c, column.slot, blockIdx.x, range, range.first_chunk() + i, false, w, lane, [](int) {});
 }
 
 #define KERNEL extern "C" __global__ void
@@ -260,5 +259,5 @@ NARROW(4, 1, 3, 3)
 NARROW(8, 2, 3, 3)
 NARROW(4_deep, 1, 6, 7)  // where a block has the shared memory: nearly all of project_out is on its way while attention runs
 NARROW(8_deep, 2, 6, 7)
-KERNEL __launch_bounds__(128) attend_128(LAYER) { attend<128>(s, l, b); }
-KERNEL __launch_bounds__(128) attend_64(LAYER) { attend<64>(s, l, b); }
+KERNEL __launch_bounds__(TEAM) attend_128(LAYER) { attend<128>(s, l, b); }
+KERNEL __launch_bounds__(TEAM) attend_64(LAYER) { attend<64>(s, l, b); }

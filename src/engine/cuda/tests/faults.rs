@@ -48,7 +48,9 @@ fn a_wait_without_end_becomes_an_error() {
 fn fault() {
     let export = demo();
     let prompt = ids(&golden("fixtures/demo"), "prompt.0.ids");
-    let mut engine = open(&export, 1, 512);
+    let tuning = Some(Tuning { persistent: true, ..Tuning::of(identify(0).unwrap().0) });
+    let options = Options { positions: 512, tuning, ..Options::default() };
+    let mut engine = CudaEngine::open(&export, &options).unwrap();
     engine.start(0, &request(&prompt, 40, 3)).unwrap();
     // A counter that is past its end never reports the last arrival.
     engine.device.write(&engine.main, engine.decoder.buffers.mlp_arrivals, &[1u32 << 20]).unwrap();

@@ -1,0 +1,129 @@
+// After the last layer: the structs and pieces that the kernels of head.cu and the persistent kernel of frame.cu share.
+#pragma once
+#include <math_constants.h>
+#include "common.cuh"
+
+constexpr int FRAME = 16;  // most tokens of a frame
+
+// How a sequence ended; as in kernels.rs.
+enum End { RUNNING = 0, STOP_HEAD = 1, AUDIO_END = 2, LENGTH = 3, NOT_FINITE = 4 };
+
+struct Head {
+    const uint8_t* rows;          // int8: [tiles][groups] tiles; bf16: [rows][hidden]
+    const int* row_of;            // [tiles][16] row of each row of a tile, -1 for none; null: they are in order
+    const float* row_scale;       // int8: [rows]
+    const float* norm;            // [hidden]
+    const float *stop_norm, *stop_norm_bias;  // [hidden]
+    const float *stop_up, *stop_up_bias;      // [inner][hidden], [inner]
+    const float* stop_down;                   // [inner]
+    const float* embedding_scale; // [rows]
+    const int8_t* embedding;      // [rows][hidden] input embedding of the audio rows, in the head's order
+    const uint32_t* ids;          // [rows] token id of each row
+    float stop_down_bias, logit_scale, eps;
+    int bf16, count, hidden, inner, end_row;
+    uint32_t first_unit;
+    int quantizers, min_new_tokens;
+    float stop_threshold;
+    int phase_tiles, pad;         // tiles of a codebook, when row_of groups the rows by codebook
+};
+
+struct HeadBuffers {
+    float* x;                     // [rows][hidden]
+    Column* columns;
+    float* logits;                // [columns][count]
+    float* stop;                  // [columns][inner] gelu(up) * down
+    float* normed;                // [columns][hidden], written when not null
+    struct Sequence* sequences;   // [slots]
+    struct FrameOut* out;         // [columns]
+};
+
+struct Sequence {
+    float temperature;
+    int top_k, max_new, step;
+    uint32_t seed_low, seed_high, sequence;
+    int partial;                  // codes already in the open frame
+    uint32_t codes[FRAME];
+};
+
+// What one column made in one frame period.
+struct FrameOut {
+    int tokens, frames, end, pad;
+    float stop_probability[FRAME];
+    uint32_t token[FRAME];
+    uint32_t code[FRAME];
+};
+
+// One row of the stop head's inner layer for `columns` columns, at most 4; a whole warp calls it. `h`: their normed hidden states
+// in shared memory; `stats`: the moments of those, joined; `to`: of the first column.
+DI void stop_row(const Head& a, float* to, int columns, const float* h, const float2* stats, int row, int lane) {
+    const float* from = a.stop_up + (size_t)row * a.hidden;
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll 4
+    for (int i = lane * 4; i < a.hidden; i += 128) {
+        const uint4 bits = load_stream(from + i);
+        const float4 norm = __ldg(reinterpret_cast<const float4*>(a.stop_norm + i)), bias = __ldg(reinterpret_cast<const float4*>(a.stop_norm_bias + i));
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            if (c >= columns) break;
+            const float4 v = *reinterpret_cast<const float4*>(h + c * a.hidden + i);
+            const float2 stat = stats[c];
+            sum[c] = __fmaf_rn(__uint_as_float(bits.x), __fmaf_rn((v.x - stat.x) * stat.y, norm.x, bias.x), sum[c]);
+            sum[c] = __fmaf_rn(__uint_as_float(bits.y), __fmaf_rn((v.y - stat.x) * stat.y, norm.y, bias.y), sum[c]);
+            sum[c] = __fmaf_rn(__uint_as_float(bits.z), __fmaf_rn((v.z - stat.x) * stat.y, norm.z, bias.z), sum[c]);
+            sum[c] = __fmaf_rn(__uint_as_float(bits.w), __fmaf_rn((v.w - stat.x) * stat.y, norm.w, bias.w), sum[c]);
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        if (c >= columns) break;
+        const float z = sum_lanes(sum[c]) + a.stop_up_bias[row];
+        const float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
+        if (lane == 0) __stcg(to + (size_t)c * a.inner + row, gelu * a.stop_down[row]);
+    }
+}
+
+// Orders floats as unsigned integers.
+DI uint32_t order(float v) {
+    uint32_t u = __float_as_uint(v);
+    return (u >> 31) ? ~u : u | 0x80000000u;
+}
+DI float value(uint32_t key) { return __uint_as_float((key >> 31) ? key & 0x7FFFFFFFu : ~key); }
+
+// Philox4x32-10 (Salmon et al., 2011), first word.
+DI uint32_t philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uint32_t c2) {
+    uint32_t c3 = 0;
+#pragma unroll
+    for (int i = 0; i < 10; i++) {
+        uint32_t hi0 = __umulhi(0xD2511F53u, c0), lo0 = 0xD2511F53u * c0, hi1 = __umulhi(0xCD9E8D57u, c2), lo1 = 0xCD9E8D57u * c2;
+        c0 = hi1 ^ c1 ^ key0, c1 = lo1, c2 = hi0 ^ c3 ^ key1, c3 = lo0;
+        key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    }
+    return c0;
+}
+
+// What a row among the k best scores: its logit, or logit / temperature + Gumbel noise, a function of (seed, sequence, step, row).
+DI double chance(const Sequence& seq, float logit, int row) {
+    if (seq.temperature == 0.f) return (double)logit;
+    const double u = (philox(seq.seed_low, seq.seed_high, row, seq.step, seq.sequence) + 0.5) / 4294967296.0;
+    return (double)logit / (double)seq.temperature - log(-log(u));
+}
+
+// Appends a token to the output and to the open frame, as `engine::frames` does.
+DI void record(const Head& a, Sequence& seq, FrameOut& out, uint32_t id) {
+    out.token[out.tokens++] = id;
+    uint32_t unit = id - a.first_unit, units = a.count - 1;
+    if (unit >= units) {
+        seq.partial = 0;
+        return;
+    }
+    int quantizer = unit % a.quantizers;
+    if (quantizer != seq.partial) seq.partial = 0;
+    if (quantizer == seq.partial) seq.codes[seq.partial++] = unit / a.quantizers;
+    if (seq.partial == a.quantizers) {
+        for (int i = 0; i < a.quantizers; i++) out.code[i] = seq.codes[i];
+        out.frames = 1;
+        seq.partial = 0;
+    }
+}
+
+static_assert(sizeof(Head) == 152 && sizeof(HeadBuffers) == 56 && sizeof(Sequence) == 96 && sizeof(FrameOut) == 208, "as in kernels.rs");
