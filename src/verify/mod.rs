@@ -3,6 +3,8 @@
 //! Everything that judges speaks one vocabulary: a [`Comparison`] has a name, a measured value and a limit; a
 //! [`Verdict`] is a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
+mod behaviour;
+pub mod check;
 mod dequantize;
 mod divergence;
 mod edits;
@@ -10,8 +12,12 @@ pub mod golden;
 pub mod limits;
 mod measure;
 pub mod number;
+mod parity;
 pub mod prompts;
+pub mod quality;
 pub mod record;
+pub mod reference;
+mod weights;
 
 use std::fmt;
 
@@ -111,6 +117,11 @@ impl Verdict {
     /// True when there are comparisons and every one of them passed.
     pub fn passed(&self) -> bool {
         !self.comparisons.is_empty() && self.failures().next().is_none()
+    }
+
+    /// The worst value measured for `name`; NaN for a comparison that was not made.
+    pub fn measured(&self, name: &str) -> f64 {
+        self.comparisons.iter().find(|c| c.name == name).map_or(f64::NAN, |c| c.measured)
     }
 
     /// The comparisons that failed.
