@@ -6,12 +6,14 @@ use super::record::{EngineFacts, ExportFacts, LimitKind, MatrixFigure, Mode, Out
 use super::reference::{Item, ReferenceFile};
 use super::{Verdict, differing, parity, quality, weights};
 use crate::checkpoint::Checkpoint;
+use crate::config::{MIN_NEW_TOKENS, ModelConfig};
 use crate::engine::{Backend, Engine};
 use crate::error::Result;
 use crate::format::{Encoding, Export, FileDigest, Files, Paths, Report};
 use crate::pass::{Digests, ENGINE_SOURCES};
 use crate::reference::Device;
 use crate::speech::Speech;
+use crate::tensors::write::Digested;
 
 /// Slots that the engine needs, so that sequences can be compared alone and in company.
 pub const SLOTS: usize = 3;
@@ -80,9 +82,10 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
     drop(model);
     let trial = trial(&items, plan.mode);
     progress("choices", 0, 2);
-    trial.judge_choices(engine, &mut verdict, limits)?;
+    let judged = trial.judge_choices(engine, &mut verdict, limits);
     progress("choices", 1, 2);
-    trial.judge_slots(engine, &mut verdict, limits)?;
+    let judged = judged.and_then(|()| trial.judge_slots(engine, &mut verdict, limits));
+    fail_or_stop(judged, "engine.choice_ends", &mut verdict, limits)?;
 
     let steps: usize = items.iter().map(|item| item.tokens.len()).sum();
     let mut done = 0;
@@ -113,6 +116,18 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
     .seal()
 }
 
+/// An engine that refuses to speak after a check has failed is another failure (it refuses logits that are not finite);
+/// one that refuses although all is well could not be judged.
+fn fail_or_stop(judged: Result<()>, name: &str, verdict: &mut Verdict, limits: &Limits) -> Result<()> {
+    match judged {
+        Err(error) if verdict.failures().next().is_some() => {
+            verdict.measure(name, limits.of(name), f64::NAN, || error.to_string());
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 fn file_digests(paths: &Paths, progress: Progress) -> Result<Vec<FileDigest>> {
     let (named, mut digests) = (paths.named(), Digests::of_user());
     let total = named.len();
@@ -133,9 +148,7 @@ fn judge_files(
     limits: &Limits,
 ) -> Result<()> {
     if let (Some(report), Some(weights)) = (report, digests.first()) {
-        let different = f64::from(u8::from(report.output.content != weights.content));
-        let limit = limits.of("files.report_mismatches");
-        verdict.measure("files.report_mismatches", limit, different, || "weights are not those of export.json".into());
+        judge_report(&weights.content, report, verdict, limits);
     }
     let speech = Speech::load(&export.config, &export.tokenizer)?;
     for item in items {
@@ -147,6 +160,13 @@ fn judge_files(
     Ok(())
 }
 
+/// Whether the weights are those that `export.json` was written for.
+pub fn judge_report(weights: &Digested, report: &Report, verdict: &mut Verdict, limits: &Limits) {
+    let different = f64::from(u8::from(report.output.content != *weights));
+    let limit = limits.of("files.report_mismatches");
+    verdict.measure("files.report_mismatches", limit, different, || "weights are not those of export.json".into());
+}
+
 /// The beginning of some prompts as the original speaks them, and one sequence around the point where the window slides.
 fn sequences(items: &[&Item], mode: Mode, export: &Export) -> Vec<parity::Sequence> {
     let (count, tokens) = if mode == Mode::Quick { (4, 48) } else { (12, 128) };
@@ -156,15 +176,25 @@ fn sequences(items: &[&Item], mode: Mode, export: &Export) -> Vec<parity::Sequen
         .take(count)
         .map(|item| parity::Sequence { name: item.prompt.id.clone(), ids: whole(item), from: 0 })
         .collect();
-    let window = export.config.sliding_window;
-    let length = window + AROUND_WINDOW;
+    let length = export.config.sliding_window + AROUND_WINDOW;
     if length <= export.config.max_position_embeddings && (mode == Mode::Full || length <= QUICK_POSITIONS) {
-        let units = items.iter().flat_map(|item| &item.tokens[..item.tokens.len() - 1]);
-        let ids = items[0].ids.iter().chain(units.cycle()).copied().take(length).collect();
-        let from = window.saturating_sub(AROUND_WINDOW);
-        sequences.push(parity::Sequence { name: "a sequence longer than the window".to_owned(), ids, from });
+        sequences.push(longer_than_the_window(items, &export.config));
     }
     sequences
+}
+
+/// A sequence that is longer than the sliding window, compared around the point where the window begins to slide.
+///
+/// It holds what the original says to all `items`, one after the other, as often as needed.
+pub fn longer_than_the_window(items: &[&Item], config: &ModelConfig) -> parity::Sequence {
+    let units = items.iter().flat_map(|item| &item.tokens[..item.tokens.len() - 1]);
+    let length = config.sliding_window + AROUND_WINDOW;
+    let ids = items.iter().flat_map(|item| &item.ids).take(MIN_NEW_TOKENS).chain(units.cycle());
+    parity::Sequence {
+        name: "a sequence longer than the window".to_owned(),
+        ids: ids.copied().take(length).collect(),
+        from: config.sliding_window.saturating_sub(AROUND_WINDOW),
+    }
 }
 
 fn trial(items: &[&Item], mode: Mode) -> Trial {

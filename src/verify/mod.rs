@@ -3,7 +3,7 @@
 //! Everything that judges speaks one vocabulary: a [`Comparison`] has a name, a measured value and a limit; a
 //! [`Verdict`] is a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
-mod behaviour;
+pub mod behaviour;
 pub mod check;
 mod dequantize;
 mod divergence;
@@ -12,12 +12,12 @@ pub mod golden;
 pub mod limits;
 mod measure;
 pub mod number;
-mod parity;
+pub mod parity;
 pub mod prompts;
 pub mod quality;
 pub mod record;
 pub mod reference;
-mod weights;
+pub mod weights;
 
 use std::fmt;
 
