@@ -106,13 +106,8 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Outcome> {
     let export = Export::from_files(files.clone())?;
     let (reference, source) = args.reference(folder, &device)?;
 
-    let engine_args = ModelArgs {
-        model: None,
-        revision: String::new(),
-        offline: true,
-        device: args.device,
-        threads: args.threads,
-    };
+    let engine_args =
+        ModelArgs { model: None, revision: String::new(), offline: true, device: args.device, threads: args.threads };
     let mut engine = model::engine(export.clone(), &engine_args, Some(SLOTS))?;
     let mode = if args.original.quick { Mode::Quick } else { Mode::Full };
     let plan = Plan { reference: &reference, source: source.as_ref(), device: &device, mode, limits: &limits };
@@ -214,9 +209,10 @@ fn save(paths: &Paths, record: &Record) -> Result<()> {
     let file = paths.folder.join(RECORD_FILE);
     let place = file.display().to_string();
     let known = Bytes::map(&file).and_then(|json| Document::parse(&place, &json)).map(|document| document.records);
-    let others = known.unwrap_or_default().into_iter().filter(|other| {
-        other.engine.backend != record.engine.backend && other.export.files == record.export.files
-    });
+    let others = known
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|other| other.engine.backend != record.engine.backend && other.export.files == record.export.files);
     let document = Document::new(others.chain([record.clone()]).collect());
     write_whole(&file, &document.to_json()?)
 }
