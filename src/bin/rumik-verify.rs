@@ -1,11 +1,12 @@
 //! `rumik-verify`: proves that what this project computes is what the model means.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rumik::cli::{Outcome, exit, print_json};
-use rumik::verify::golden;
+use rumik::cli::model::Device;
+use rumik::cli::{Outcome, exit, print, print_json};
+use rumik::verify::{golden, kernels};
 
 /// Hold the reference, the int4 engine and the codec against known results, and give a verdict.
 ///
@@ -27,6 +28,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Hold every kernel of a backend against inputs whose exact answer is known.
+    Kernels {
+        /// auto, cpu, cuda or cuda:N; auto is the first usable GPU, else the processor
+        #[arg(long, default_value = "auto")]
+        device: Device,
+        /// Print the comparisons as one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -34,11 +44,31 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Command::Golden { folder, json } = args.command;
-    let report = golden::compare(&folder)?;
+    match args.command {
+        Command::Golden { folder, json } => run_golden(&folder, json),
+        Command::Kernels { device, json } => run_kernels(device, json),
+    }
+}
+
+fn run_golden(folder: &Path, json: bool) -> anyhow::Result<Outcome> {
+    let report = golden::compare(folder)?;
     match json {
         true => print_json(&report)?,
         false => report.print(&mut std::io::stdout().lock())?,
+    }
+    Ok(if report.passed { Outcome::Done } else { Outcome::Failed })
+}
+
+fn run_kernels(device: Device, json: bool) -> anyhow::Result<Outcome> {
+    let report = match device {
+        Device::Auto => kernels::Backend::automatic(),
+        Device::Cpu => kernels::Backend::Cpu,
+        Device::Cuda(number) => kernels::Backend::Cuda(number),
+    }
+    .report()?;
+    match json {
+        true => print_json(&report)?,
+        false => print(&format_args!("{}\n", report.verdict))?,
     }
     Ok(if report.passed { Outcome::Done } else { Outcome::Failed })
 }

@@ -7,6 +7,7 @@ mod dequantize;
 mod divergence;
 mod edits;
 pub mod golden;
+pub mod kernels;
 mod measure;
 
 use std::fmt;
