@@ -37,12 +37,12 @@ fn run_table(verdict: &mut Verdict, table: &'static Kernels) -> Result<()> {
     vectors::judge_round(&mut judge, "round", &|x, order| round(table, x, x.len(), order));
     products::judge_int4(&mut judge, "int4_rows", ANY, &|w, x| int4(table, w, x));
     products::judge_int8(&mut judge, "int8_rows", ANY, &|w, x| int8(table, w, x));
-    products::judge_floats(&mut judge, "bf16_rows", products::BF16, 0.0, &|w: &Floats, x| {
+    products::judge_floats(&mut judge, "bf16_rows", products::BF16, ANY, 0.0, &|w: &Floats, x| {
         let mut y = vec![POISON; w.n * x.len() / w.k];
         table.bf16_rows(&w.bf16(), x, w.k, &mut y);
         transposed(&y, x.len() / w.k)
     });
-    products::judge_floats(&mut judge, "f32_rows", u32::MAX, 0.0, &|w: &Floats, x| {
+    products::judge_floats(&mut judge, "f32_rows", u32::MAX, ANY, 0.0, &|w: &Floats, x| {
         let mut y = vec![POISON; w.n * x.len() / w.k];
         table.f32_rows(&w.values, x, w.k, &mut y);
         transposed(&y, x.len() / w.k)
@@ -52,7 +52,7 @@ fn run_table(verdict: &mut Verdict, table: &'static Kernels) -> Result<()> {
         table.layer_norm(x, weight, eps, &mut out);
         out
     });
-    attention::judge(&mut judge, "attend", &[20, 64, 128], &|q, cache, dim| {
+    attention::judge(&mut judge, "attend", &[20, 64, 128], ANY, 0.0, &|q, cache, dim| {
         // Working memory as an earlier call over more positions leaves it.
         let (mut scratch, mut out) = (vec![POISON; 4000], vec![POISON; q.len()]);
         table.attend(q, cache, dim, &mut scratch, &mut out);
@@ -63,7 +63,7 @@ fn run_table(verdict: &mut Verdict, table: &'static Kernels) -> Result<()> {
         table.silu_up(gate, up, &mut out);
         out
     });
-    model::judge(&mut judge, 64, 0.0, &|export: &Export, slots| {
+    model::judge(&mut judge, 64, 2, 0.0, &|export: &Export, slots| {
         let options = Options { slots, positions: Some(model::POSITIONS), threads: Some(1) };
         Ok(Box::new(CpuEngine::with_kernels(export.clone(), options, table)?) as Box<dyn Engine>)
     })?;
@@ -106,12 +106,19 @@ fn int8(table: &Kernels, w: &Int8Matrix, x: &[f32]) -> Vec<f32> {
 /// The codec's own product and loops on one instruction set.
 fn run_codec(verdict: &mut Verdict, set: Set) {
     let mut judge = Judge::new(verdict, format!("cpu.codec_{}", set.name()));
-    products::judge_floats(&mut judge, registry::CODEC_PRODUCT, u32::MAX, products::SUM_TOLERANCE, &|w: &Floats, x| {
-        let matrix = Matrix::pack(w.n, w.k, |n, k| w.values[n * w.k + k], |_| 0.0);
-        let mut y = vec![POISON; w.n * x.len() / w.k];
-        matrix.multiply_on(set, x, w.k, &mut y);
-        y
-    });
+    products::judge_floats(
+        &mut judge,
+        registry::CODEC_PRODUCT,
+        u32::MAX,
+        ANY,
+        products::SUM_TOLERANCE,
+        &|w: &Floats, x| {
+            let matrix = Matrix::pack(w.n, w.k, |n, k| w.values[n * w.k + k], |_| 0.0);
+            let mut y = vec![POISON; w.n * x.len() / w.k];
+            matrix.multiply_on(set, x, w.k, &mut y);
+            y
+        },
+    );
     judge_overlapping_rows(&mut judge, set);
     let values: Vec<f32> = (-400..100).map(|i| i as f32 / 10.0).collect();
     let mut found = vec![7.0];

@@ -8,7 +8,11 @@
 mod attention;
 mod choice;
 mod codec;
+mod codec_plain;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod forward;
 mod judge;
 mod model;
 mod products;
@@ -21,7 +25,7 @@ mod vectors;
 use serde::Serialize;
 
 use super::Verdict;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Whose kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +51,13 @@ pub struct Report {
 /// Runs the known-answer tests of every kernel of a backend.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without that GPU or without GPU code in this build; [`Error::Device`]. A test that could not run is
+/// [`crate::Error::Unsupported`] without that GPU or without GPU code in this build; [`crate::Error::Device`]. A test that could not run is
 /// an error, never a pass.
 pub fn run(backend: Backend) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     match backend {
         Backend::Cpu => cpu::run(&mut verdict)?,
-        Backend::Cuda(number) => cuda(&mut verdict, number)?,
+        Backend::Cuda(number) => on_gpu(&mut verdict, number)?,
     }
     Ok(verdict)
 }
@@ -82,7 +86,13 @@ impl Backend {
     }
 }
 
-fn cuda(_: &mut Verdict, _: usize) -> Result<()> {
+#[cfg(feature = "cuda")]
+fn on_gpu(verdict: &mut Verdict, number: usize) -> Result<()> {
+    cuda::run(verdict, number)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_gpu(_: &mut Verdict, _: usize) -> Result<()> {
     let why = "this build has no GPU code; build with --features cuda".to_owned();
-    Err(Error::Unsupported { what: "--device cuda".to_owned(), why })
+    Err(crate::error::Error::Unsupported { what: "--device cuda".to_owned(), why })
 }

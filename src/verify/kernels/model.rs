@@ -1,19 +1,19 @@
-//! Models of a few layers whose answers are known, and the forward pass of any model by plain operations.
+//! Models of a few layers whose answers are known.
 //!
 //! They show what no single kernel does: which values meet which weights, that a residual is added once, how far a window
 //! reaches, where keys and values of a slot are kept, what the heads make of the last state.
 
 use crate::config::{LayerType, ModelConfig};
-use crate::engine::cpu::plain::{self, Order};
 use crate::engine::sampler::{self, Noise, Outlook};
-use crate::engine::{End, Engine, Observer, Request, Sampling, Scores};
+use crate::engine::{End, Engine, Request, Sampling};
 use crate::error::Result;
 use crate::format::{Export, Head, Int4Matrix, Layer, StopHead};
 use crate::tensors::{Bytes, Dtype, Tensor};
 
+use super::forward::{Seen, plain_forward, plain_logits, plain_stop};
 use super::judge::Judge;
-use super::products::{ROUNDING_TOLERANCE, rounded};
-use super::values::{bits, int4, int8, noise, random_int4, random_int8, transposed};
+use super::products::ROUNDING_TOLERANCE;
+use super::values::{int4, int8, noise, random_int4, random_int8};
 use super::vectors::{FLOAT_TOLERANCE, NO_EPS, balanced};
 
 /// Width of the residual stream: two groups.
@@ -28,8 +28,6 @@ const CODES: [usize; 2] = [3, 8];
 const WINDOW: usize = 5;
 /// Positions of a slot.
 pub(super) const POSITIONS: usize = 64;
-/// Epsilon of the stop head's LayerNorm, which is not in `config.json`.
-const STOP_EPS: f32 = 1e-5;
 
 /// Opens an engine for a model and a number of slots of [`POSITIONS`].
 pub(super) type Open<'a> = &'a dyn Fn(&Export, usize) -> Result<Box<dyn Engine>>;
@@ -141,130 +139,20 @@ pub(super) fn random(head_dim: usize, layer_types: Vec<LayerType>) -> Export {
     Export { norm: noise(90, HIDDEN).iter().map(|w| 1.0 + 0.5 * w).collect(), ..export(config, layers) }
 }
 
-/// What a model makes of a sequence.
-#[derive(Default)]
-pub(super) struct Seen {
-    /// A layer: `[t, hidden]`.
-    pub(super) residual: Vec<Vec<f32>>,
-    /// `[t, hidden]`.
-    pub(super) hidden: Vec<f32>,
-    /// `[t, rows]`.
-    pub(super) logits: Vec<f32>,
-    /// `[t]`.
-    pub(super) stop: Vec<f32>,
-}
-
-impl Observer for Seen {
-    fn position(&mut self, scores: Scores<'_>) {
-        self.hidden.extend(scores.hidden);
-        self.logits.extend(scores.logits);
-        self.stop.push(scores.stop_probability);
-    }
-
-    fn layer(&mut self, layer: usize, _position: usize, residual: &[f32]) {
-        self.residual.resize_with(self.residual.len().max(layer + 1), Vec::new);
-        self.residual[layer].extend(residual);
-    }
-}
-
-/// The forward pass by plain operations, over a whole sequence.
-pub(super) fn plain_forward(export: &Export, tokens: &[u32]) -> Seen {
-    let config = &export.config;
-    let mut x = vec![0.0; tokens.len() * config.hidden_size];
-    for (x, token) in x.chunks_mut(config.hidden_size).zip(tokens) {
-        plain::embedding_row(&export.embedding, *token as usize, x);
-    }
-    let mut seen = Seen::default();
-    for (layer, kind) in export.layers.iter().zip(&config.layer_types) {
-        plain_layer(config, layer, *kind, &mut x);
-        seen.residual.push(x.clone());
-    }
-    seen.hidden = normed(&x, &export.norm, config.layer_norm_eps);
-    seen.logits = plain_logits(export, &seen.hidden);
-    seen.stop = seen.hidden.chunks(config.hidden_size).map(|hidden| plain_stop(&export.stop, hidden)).collect();
-    seen
-}
-
-/// LayerNorm of rows.
-fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
-    for (x, out) in x.chunks(weight.len()).zip(out.chunks_mut(weight.len())) {
-        plain::layer_norm(x, weight, eps, out);
-    }
-    out
-}
-
-/// One layer, in place; `x: [t, hidden]`.
-fn plain_layer(config: &ModelConfig, layer: &Layer, kind: LayerType, x: &mut [f32]) {
-    let h = normed(x, &layer.norm, config.layer_norm_eps);
-    let product = |w: &Int4Matrix, x: &[f32]| super::products::plain_int4(w, x);
-    let (mut q, mut k, v) = (product(&layer.q, &h), product(&layer.k, &h), product(&layer.v, &h));
-    if kind == LayerType::Sliding {
-        let rope = plain::Rope::new(config.rope_theta, config.head_dim, POSITIONS);
-        q.chunks_mut(config.query_size()).enumerate().for_each(|(p, q)| rope.rotate(q, p));
-        k.chunks_mut(config.key_value_size()).enumerate().for_each(|(p, k)| rope.rotate(k, p));
-    }
-    let attended = product(&layer.o, &plain_attention(config, kind, &q, &k, &v));
-    let (gate, up) = (product(&layer.gate, &h), product(&layer.up, &h));
-    let mut activated = vec![0.0; gate.len()];
-    plain::silu_up(&gate, &up, &mut activated);
-    let mlp = product(&layer.down, &activated);
-    for (x, (attended, mlp)) in x.iter_mut().zip(attended.iter().zip(&mlp)) {
-        *x = (*x + attended) + mlp;
-    }
-}
-
-/// Attention of every position to itself and those before it. `q: [t, query]`, `k, v: [t, key]`; returns `[t, query]`.
-fn plain_attention(config: &ModelConfig, kind: LayerType, q: &[f32], k: &[f32], v: &[f32]) -> Vec<f32> {
-    let (dim, kv) = (config.head_dim, config.num_key_value_heads);
-    let shared = config.query_size() / kv;
-    let cache = |x: &[f32], head: usize| -> Vec<u16> {
-        x.chunks(kv * dim).flat_map(|row| bits(&row[head * dim..(head + 1) * dim])).collect()
-    };
-    let (mut out, mut scratch) = (vec![0.0; q.len()], Vec::new());
-    for head in 0..kv {
-        let (keys, values) = (cache(k, head), cache(v, head));
-        for p in 0..q.len() / config.query_size() {
-            let oldest = if kind == LayerType::Sliding { (p + 1).saturating_sub(config.sliding_window) } else { 0 };
-            let (seen, at) = (oldest * dim..(p + 1) * dim, p * config.query_size() + head * shared);
-            let (q, out) = (&q[at..at + shared], &mut out[at..at + shared]);
-            plain::attend(q, &keys[seen.clone()], &values[seen], dim, &mut scratch, out);
-        }
-    }
-    out
-}
-
-/// Scaled logits, `[t, rows]`.
-pub(super) fn plain_logits(export: &Export, hidden: &[f32]) -> Vec<f32> {
-    let config = &export.config;
-    let columns = hidden.len() / config.hidden_size;
-    let mut y = vec![0.0; config.audio_rows() * columns];
-    match &export.head {
-        Head::Int8(w) => plain::int8_rows(w, 0, &rounded(hidden, w.k, Order::Bytes), &mut y),
-        Head::Bf16(w) => plain::bf16_rows(&w.data, hidden, config.hidden_size, &mut y),
-    }
-    transposed(&y, columns).iter().map(|logit| logit * config.logit_scale).collect()
-}
-
-/// P(stop) of a state, in f64.
-fn plain_stop(stop: &StopHead, hidden: &[f32]) -> f32 {
-    let mut x = vec![0.0; hidden.len()];
-    plain::layer_norm(hidden, &stop.norm_weight, STOP_EPS, &mut x);
-    x.iter_mut().zip(&stop.norm_bias).for_each(|(x, bias)| *x += bias);
-    let inner = stop.up_weight.chunks(x.len()).zip(&stop.up_bias).zip(&stop.down_weight).map(|((up, bias), down)| {
-        let z: f64 = up.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>() + f64::from(*bias);
-        f64::from(plain::gelu(z as f32)) * f64::from(*down)
-    });
-    (1.0 / (1.0 + (-(inner.sum::<f64>() + f64::from(stop.down_bias))).exp())) as f32
-}
-
-/// Holds an engine against models with known answers. `tolerance`: of forward passes against plain ones, 0 for the same bits.
-pub(super) fn judge(judge: &mut Judge<'_>, head_dim: usize, tolerance: f64, open: Open<'_>) -> Result<()> {
+/// Holds an engine against models with known answers. `slots`: sequences that decode side by side; `tolerance`: of forward
+/// passes against plain ones, 0 for the same bits.
+pub(super) fn judge(
+    judge: &mut Judge<'_>,
+    head_dim: usize,
+    slots: usize,
+    tolerance: f64,
+    open: Open<'_>,
+) -> Result<()> {
     judge_residual(judge, head_dim, open)?;
     judge_window(judge, head_dim, open)?;
     judge_stop(judge, head_dim, open)?;
     judge_layers(judge, head_dim, tolerance, open)?;
-    judge_decode(judge, head_dim, open)
+    judge_decode(judge, head_dim, slots, open)
 }
 
 fn score(engine: &mut dyn Engine, tokens: &[u32]) -> Result<Seen> {
@@ -416,24 +304,28 @@ fn plain_speech(export: &Export, request: &Request<'_>) -> Result<Made> {
 }
 
 /// Requests that join, leave and reuse slots make what each makes alone by plain operations.
-fn judge_decode(judge: &mut Judge<'_>, head_dim: usize, open: Open<'_>) -> Result<()> {
+fn judge_decode(judge: &mut Judge<'_>, head_dim: usize, count: usize, open: Open<'_>) -> Result<()> {
     let export = random(head_dim, vec![LayerType::Sliding, LayerType::Full]);
-    let prompts = [prompt(5, 11), prompt(6, 3), prompt(7, 7)];
-    let sampled = Sampling { temperature: 0.8, top_k: 7 };
-    let greedy = Sampling { temperature: 0.0, top_k: 1 };
-    let request = |i: usize, sampling, max_new_tokens| Request {
-        prompt: &prompts[i],
-        sampling,
-        max_new_tokens,
+    // One request more than slots: the second ends first, and the last takes its slot, over what it left in the cache.
+    let prompts: Vec<Vec<u32>> = (0..=count).map(|i| prompt(5 + i as u32, [11, 3, 7][i % 3])).collect();
+    let request = |(i, prompt)| Request {
+        prompt,
+        sampling: if i == 0 {
+            Sampling { temperature: 0.0, top_k: 1 }
+        } else {
+            Sampling { temperature: 0.8, top_k: 7 }
+        },
+        max_new_tokens: if i == 1 { 9 } else { 12 + i % 3 },
         seed: 5 + i as u64,
         sequence: i as u32,
     };
-    let requests = [request(0, greedy, 22), request(1, sampled, 13), request(2, sampled, 17)];
-    let mut engine = open(&export, 2)?;
+    let requests: Vec<Request<'_>> = prompts.iter().map(Vec::as_slice).enumerate().map(request).collect();
+    let mut engine = open(&export, count)?;
     let mut made = vec![Made::default(); requests.len()];
-    let mut slots = [Some(0), Some(1)]; // the request that a slot speaks
-    engine.start(0, &requests[0])?;
-    engine.start(1, &requests[1])?;
+    let mut slots: Vec<Option<usize>> = (0..count).map(Some).collect(); // the request that a slot speaks
+    for slot in 0..count {
+        engine.start(slot, &requests[slot])?;
+    }
     while slots.iter().any(Option::is_some) {
         engine.step(&mut |step| {
             if let Some(made) = slots[step.slot].and_then(|request: usize| made.get_mut(request)) {
@@ -445,8 +337,7 @@ fn judge_decode(judge: &mut Judge<'_>, head_dim: usize, open: Open<'_>) -> Resul
         for (slot, speaks) in slots.iter_mut().enumerate() {
             let Some(request) = speaks.filter(|&request| made[request].end.is_some()) else { continue };
             engine.reset(slot);
-            // The second request ends first; the third takes its slot, over what it left in the cache.
-            *speaks = (request == 1).then_some(2);
+            *speaks = (request == 1).then_some(count);
             if let Some(next) = *speaks {
                 engine.start(slot, &requests[next])?;
             }

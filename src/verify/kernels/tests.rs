@@ -140,6 +140,8 @@ fn faults_of_int8_products_are_caught() {
     caught(faults, |judge, faulty| products::judge_int8(judge, "k", 1000, &faulty));
 }
 
+type FloatFault = fn(&Floats, &[f32]) -> Vec<f32>;
+
 /// The plain product of float weights.
 fn plain_floats(w: &Floats, x: &[f32]) -> Vec<f32> {
     let mut y = vec![0.0; w.n * x.len() / w.k];
@@ -149,7 +151,7 @@ fn plain_floats(w: &Floats, x: &[f32]) -> Vec<f32> {
 
 #[test]
 fn faults_of_float_products_are_caught() {
-    let faults: Faults<fn(&Floats, &[f32]) -> Vec<f32>> = vec![
+    let faults: Faults<FloatFault> = vec![
         ("bf16 where f32 is meant", "random", |w, x| {
             let values = w.values.iter().map(|v| f32::from_bits(v.to_bits() & products::BF16)).collect();
             plain_floats(&Floats { values, ..*w }, x)
@@ -163,7 +165,7 @@ fn faults_of_float_products_are_caught() {
             plain_floats(w, &x.iter().enumerate().map(keep).collect::<Vec<f32>>())
         }),
     ];
-    caught(faults, |judge, faulty| products::judge_floats(judge, "k", u32::MAX, 0.0, &faulty));
+    caught(faults, |judge, faulty| products::judge_floats(judge, "k", u32::MAX, 1 << 20, 0.0, &faulty));
 }
 
 #[test]
@@ -187,6 +189,8 @@ fn faults_of_rounding_are_caught() {
     });
 }
 
+type NormFault = fn(&[f32], &[f32], f32) -> Vec<f32>;
+
 fn plain_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mut out = vec![0.0; x.len()];
     plain::layer_norm(x, weight, eps, &mut out);
@@ -195,7 +199,7 @@ fn plain_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
 
 #[test]
 fn faults_of_operations_on_vectors_are_caught() {
-    let norms: Faults<fn(&[f32], &[f32], f32) -> Vec<f32>> = vec![
+    let norms: Faults<NormFault> = vec![
         ("mean not taken off", "mean", |x, w, eps| {
             let root = (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32 + eps).sqrt();
             x.iter().zip(w).map(|(x, w)| x / root * w).collect()
@@ -304,7 +308,7 @@ fn faults_of_attention_are_caught() {
             q.chunks(d).flat_map(head).collect()
         }),
     ];
-    caught(faults, |judge, attend| attention::judge(judge, "k", &[64], &attend));
+    caught(faults, |judge, attend| attention::judge(judge, "k", &[64], 8, 0.0, &attend));
 }
 
 type Choose = fn(&choice::Case) -> Option<Choice>;
@@ -381,7 +385,7 @@ fn faults_of_models_are_caught() {
         ("temperature ignored", "slots", |e| e.config.logit_scale *= 0.8),
     ];
     caught(faults, |judge, change| {
-        model::judge(judge, 64, 0.0, &|export, slots| spoilt(export, slots, change)).unwrap();
+        model::judge(judge, 64, 2, 0.0, &|export, slots| spoilt(export, slots, change)).unwrap();
     });
 }
 
@@ -425,7 +429,7 @@ fn faults_of_decoding_are_caught() {
     caught(faults, |judge, change| {
         let open =
             |export: &Export, slots| Ok(Box::new(Meddler(spoilt(export, slots, |_| {})?, change)) as Box<dyn Engine>);
-        model::judge(judge, 64, 0.0, &open).unwrap();
+        model::judge(judge, 64, 2, 0.0, &open).unwrap();
     });
 }
 
