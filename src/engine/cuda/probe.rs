@@ -100,11 +100,16 @@ impl Probe {
         fill(self.decoder.residual(0), (SLOTS + MAX_COLUMNS) * config.hidden_size * 4)
     }
 
-    /// Sets the columns of the next launches and the rows of the residual stream that they name, `x: [columns, hidden]`.
+    /// Sets the columns of the next launches and the rows of the residual stream that they name, `x: [columns, hidden]`. Rows
+    /// between those are poisoned.
     pub(crate) fn set_columns(&self, columns: &[Column], x: &[f32]) -> Result<()> {
-        for (column, x) in columns.iter().zip(x.chunks(self.config.hidden_size)) {
-            self.write(self.decoder.residual(column.row as usize), x)?;
+        let (hidden, rows) = (self.config.hidden_size, columns.iter().map(|column| column.row as usize));
+        let (first, last) = (rows.clone().min().unwrap_or(0), rows.clone().max().unwrap_or(0));
+        let mut all = vec![f32::NAN; (last + 1 - first) * hidden];
+        for (row, x) in rows.zip(x.chunks(hidden)) {
+            all[(row - first) * hidden..][..hidden].copy_from_slice(x);
         }
+        self.write(self.decoder.residual(first), &all)?;
         self.write(self.decoder.columns(), columns)
     }
 

@@ -63,10 +63,12 @@ fn run_table(verdict: &mut Verdict, table: &'static Kernels) -> Result<()> {
         table.silu_up(gate, up, &mut out);
         out
     });
-    model::judge(&mut judge, 64, 2, 0.0, &|export: &Export, slots| {
+    let open = |export: &Export, slots| {
         let options = Options { slots, positions: Some(model::POSITIONS), threads: Some(1) };
         Ok(Box::new(CpuEngine::with_kernels(export.clone(), options, table)?) as Box<dyn Engine>)
-    })?;
+    };
+    model::judge_scores(&mut judge, 64, 0.0, &open)?;
+    model::judge_decode(&mut judge, 64, 2, &open)?;
     judge.finish(registry::table());
     Ok(())
 }

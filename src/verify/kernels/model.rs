@@ -139,20 +139,13 @@ pub(super) fn random(head_dim: usize, layer_types: Vec<LayerType>) -> Export {
     Export { norm: noise(90, HIDDEN).iter().map(|w| 1.0 + 0.5 * w).collect(), ..export(config, layers) }
 }
 
-/// Holds an engine against models with known answers. `slots`: sequences that decode side by side; `tolerance`: of forward
-/// passes against plain ones, 0 for the same bits.
-pub(super) fn judge(
-    judge: &mut Judge<'_>,
-    head_dim: usize,
-    slots: usize,
-    tolerance: f64,
-    open: Open<'_>,
-) -> Result<()> {
+/// Holds the scores of an engine against models with known answers. `tolerance`: of forward passes against plain ones, 0 for
+/// the same bits.
+pub(super) fn judge_scores(judge: &mut Judge<'_>, head_dim: usize, tolerance: f64, open: Open<'_>) -> Result<()> {
     judge_residual(judge, head_dim, open)?;
     judge_window(judge, head_dim, open)?;
     judge_stop(judge, head_dim, open)?;
-    judge_layers(judge, head_dim, tolerance, open)?;
-    judge_decode(judge, head_dim, slots, open)
+    judge_layers(judge, head_dim, tolerance, open)
 }
 
 fn score(engine: &mut dyn Engine, tokens: &[u32]) -> Result<Seen> {
@@ -303,8 +296,9 @@ fn plain_speech(export: &Export, request: &Request<'_>) -> Result<Made> {
     Ok(made)
 }
 
-/// Requests that join, leave and reuse slots make what each makes alone by plain operations.
-fn judge_decode(judge: &mut Judge<'_>, head_dim: usize, count: usize, open: Open<'_>) -> Result<()> {
+/// Holds what `count` slots speak side by side, joining, leaving and following each other, against what each request makes
+/// alone by plain operations.
+pub(super) fn judge_decode(judge: &mut Judge<'_>, head_dim: usize, count: usize, open: Open<'_>) -> Result<()> {
     let export = random(head_dim, vec![LayerType::Sliding, LayerType::Full]);
     // One request more than slots: the second ends first, and the last takes its slot, over what it left in the cache.
     let prompts: Vec<Vec<u32>> = (0..=count).map(|i| prompt(5 + i as u32, [11, 3, 7][i % 3])).collect();

