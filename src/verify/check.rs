@@ -4,7 +4,7 @@ use super::behaviour::Trial;
 use super::limits::{Limits, kind_of};
 use super::record::{EngineFacts, ExportFacts, LimitKind, MatrixFigure, Mode, Outcome, Record, ReferenceFacts};
 use super::reference::{Item, ReferenceFile};
-use super::{Verdict, differing, parity, quality, weights};
+use super::{Comparison, Verdict, differing, kernels, parity, quality, weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::{MIN_NEW_TOKENS, ModelConfig};
 use crate::engine::{Backend, Engine};
@@ -73,6 +73,9 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         weights::judge(export, &files.weights, source, &mut verdict, limits)?;
     }
 
+    progress("kernels", 0, 1);
+    let kernels = judge_kernels(engine, &mut verdict, limits)?;
+
     let model = parity::dequantized_model(export, &files.weights, plan.device)?;
     let sequences = sequences(&items, plan.mode, &export.config);
     let positions: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
@@ -111,6 +114,7 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
             kl_error,
         },
         comparisons: verdict.comparisons,
+        kernels,
         parity,
         quality,
         digest: String::new(),
@@ -160,6 +164,29 @@ fn judge_files(
         verdict.measure("files.prompt_ids", limits.of("files.prompt_ids"), count, || item.prompt.id.clone());
     }
     Ok(())
+}
+
+/// Known answers of every kernel that this backend has: one comparison for the verdict, all of them for the record.
+fn judge_kernels(engine: &dyn Engine, verdict: &mut Verdict, limits: &Limits) -> Result<Vec<Comparison>> {
+    let info = engine.info();
+    let backend = match info.kind {
+        Backend::Cpu => kernels::Backend::Cpu,
+        Backend::Cuda => kernels::Backend::Cuda(ordinal(&info.backend)),
+    };
+    let tests = kernels::run(backend)?;
+    let failed: Vec<&str> = tests.failures().map(|test| test.name.as_str()).collect();
+    // A run without a test has no failures either, and is none.
+    let count = if tests.comparisons.is_empty() { f64::NAN } else { failed.len() as f64 };
+    let all = format!("{} known answers", tests.comparisons.len());
+    let note = || if failed.is_empty() { all } else { failed.join(", ") };
+    verdict.measure("kernels.failed", limits.of("kernels.failed"), count, note);
+    Ok(tests.comparisons)
+}
+
+/// The number of the GPU in an engine's description, `cuda:1 (NVIDIA L4)`.
+fn ordinal(description: &str) -> usize {
+    let number = description.strip_prefix("cuda:").unwrap_or_default();
+    number.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// Whether the weights are those that `export.json` was written for.

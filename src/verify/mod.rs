@@ -9,6 +9,7 @@ mod dequantize;
 mod divergence;
 mod edits;
 pub mod golden;
+pub mod kernels;
 pub mod limits;
 mod measure;
 pub mod number;
