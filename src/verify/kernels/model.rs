@@ -317,8 +317,8 @@ pub(super) fn judge_decode(judge: &mut Judge<'_>, head_dim: usize, count: usize,
     let mut engine = open(&export, count)?;
     let mut made = vec![Made::default(); requests.len()];
     let mut slots: Vec<Option<usize>> = (0..count).map(Some).collect(); // the request that a slot speaks
-    for slot in 0..count {
-        engine.start(slot, &requests[slot])?;
+    for (slot, request) in requests.iter().take(count).enumerate() {
+        engine.start(slot, request)?;
     }
     while slots.iter().any(Option::is_some) {
         engine.step(&mut |step| {
