@@ -70,8 +70,8 @@ fn ratio(dim: usize) -> Case {
     let keys = bits(&table(2, dim, |j, d| f32::from(u8::from(d == dim - 1 || (d == 0 && j == 1)))));
     let values = bits(&table(2, dim, |j, d| if j == 0 { -8.0 } else { (d % 7) as f32 }));
     let expected = table(1, dim, |_, d| -2.0 + 0.75 * (d % 7) as f32);
-    // The common score of 128 leaves the difference an error of 2^-17, and that is its effect on the weights.
-    Case { test: "ratio", dim, q, keys, values, expected, tolerance: 1e-5 }
+    // Around a score of 128 the last place is 2^-16: a fifth of that is the error of a weight, 14 times that of the mean.
+    Case { test: "ratio", dim, q, keys, values, expected, tolerance: 5e-5 }
 }
 
 /// Cases with a closed form for one head size.

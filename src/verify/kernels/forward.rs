@@ -3,7 +3,7 @@
 use crate::config::{LayerType, ModelConfig};
 use crate::engine::cpu::plain::{self, Order};
 use crate::engine::{Observer, Scores};
-use crate::format::{Export, Head, Int4Matrix, Layer, StopHead};
+use crate::format::{Export, Head, Layer, StopHead};
 
 use super::model::POSITIONS;
 use super::products::{plain_int4, rounded};

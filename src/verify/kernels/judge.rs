@@ -58,6 +58,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Counts kernels as tested that ran inside a comparison of something larger.
+    #[cfg(feature = "cuda")]
     pub(super) fn covers<'k>(&mut self, kernels: impl IntoIterator<Item = &'k str>) {
         self.tested.extend(kernels.into_iter().map(str::to_owned));
     }

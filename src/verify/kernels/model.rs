@@ -103,12 +103,15 @@ fn quiet_stop(hidden: usize) -> StopHead {
 /// A model around layers. Every embedding row is a pattern of balanced signs, so that LayerNorm leaves it as it is.
 pub(super) fn export(config: ModelConfig, layers: Vec<Layer>) -> Export {
     let (hidden, rows) = (config.hidden_size, config.audio_rows());
+    let mut head = random_int8(64, rows, hidden);
+    // Logits of a few units, so that the noise of the choice matters.
+    head.scale.iter_mut().for_each(|scale| *scale *= half::f16::from_f32(2f32.powi(-6)));
     let patterns: Vec<Vec<f32>> = (0..config.vocab_size).map(|id| balanced(id as u32, hidden)).collect();
     Export {
         name: "known answers".into(),
         layers,
         embedding: int8([config.vocab_size, hidden], |id, i| 64 * patterns[id][i] as i8, |_| 2f32.powi(-6)),
-        head: Head::Int8(random_int8(64, rows, hidden)),
+        head: Head::Int8(head),
         audio_ids: (config.first_unit_id..=config.last_unit_id).chain([config.audio_end_token_id]).collect(),
         norm: vec![1.0; hidden],
         stop: quiet_stop(hidden),
@@ -317,8 +320,8 @@ pub(super) fn judge_decode(judge: &mut Judge<'_>, head_dim: usize, count: usize,
     let mut engine = open(&export, count)?;
     let mut made = vec![Made::default(); requests.len()];
     let mut slots: Vec<Option<usize>> = (0..count).map(Some).collect(); // the request that a slot speaks
-    for slot in 0..count {
-        engine.start(slot, &requests[slot])?;
+    for (slot, request) in requests.iter().take(count).enumerate() {
+        engine.start(slot, request)?;
     }
     while slots.iter().any(Option::is_some) {
         engine.step(&mut |step| {
