@@ -7,6 +7,7 @@ mod progress;
 pub mod say;
 pub mod text;
 pub mod tune;
+pub mod verify;
 
 use std::io::Write;
 use std::process::ExitCode;

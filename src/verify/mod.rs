@@ -4,15 +4,22 @@
 //! [`Verdict`] is a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
 pub mod agree;
+pub mod behaviour;
+pub mod check;
 mod dequantize;
 mod divergence;
 mod edits;
 pub mod golden;
+pub mod kernels;
 pub mod limits;
 mod measure;
 pub mod number;
+pub mod parity;
 pub mod prompts;
+pub mod quality;
 pub mod record;
+pub mod reference;
+pub mod weights;
 
 use std::fmt;
 
@@ -112,6 +119,11 @@ impl Verdict {
     /// True when there are comparisons and every one of them passed.
     pub fn passed(&self) -> bool {
         !self.comparisons.is_empty() && self.failures().next().is_none()
+    }
+
+    /// The worst value measured for `name`; NaN for a comparison that was not made.
+    pub fn measured(&self, name: &str) -> f64 {
+        self.comparisons.iter().find(|c| c.name == name).map_or(f64::NAN, |c| c.measured)
     }
 
     /// The comparisons that failed.

@@ -16,6 +16,7 @@ mod device;
 pub mod kernels;
 mod measure;
 pub mod pack;
+pub(crate) mod probe;
 #[cfg(test)]
 mod tests;
 
@@ -79,6 +80,12 @@ fn tuning(device: &Device, options: &Options) -> Result<Tuning> {
 pub fn identify(ordinal: usize) -> Result<(Card, Key)> {
     let device = Device::open(ordinal)?;
     Ok((device.card(), device.key()?))
+}
+
+/// True when this machine has GPU number `ordinal` and this program has kernels for it.
+pub fn is_usable(ordinal: usize) -> bool {
+    Device::open(ordinal).is_ok()
+}
 }
 
 /// A slot as the host knows it.

@@ -58,7 +58,7 @@ pub struct Decoder {
     shape: Shape,
     pub(super) layers: Vec<kernels::Layer>,
     pub(super) buffers: Buffers,
-    head: Head,
+    pub(super) head: Head,
     pub(super) head_buffers: HeadBuffers,
     frame: Frame,
     depth: [usize; 2],

@@ -82,9 +82,9 @@ DI void stop_row(const Head& a, float* to, int columns, const float* h, const fl
     }
 }
 
-// Orders floats as unsigned integers.
+// Orders floats as unsigned integers; zeros of either sign are equal.
 DI uint32_t order(float v) {
-    uint32_t u = __float_as_uint(v);
+    uint32_t u = __float_as_uint(v + 0.f);
     return (u >> 31) ? ~u : u | 0x80000000u;
 }
 DI float value(uint32_t key) { return __uint_as_float((key >> 31) ? key & 0x7FFFFFFFu : ~key); }
