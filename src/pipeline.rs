@@ -126,15 +126,16 @@ pub fn speak(
     Ok(Spoken { utterances, dropped, timings: clock.stop() })
 }
 
-struct Prompts {
+/// A text as the engine takes it.
+pub(crate) struct Prompts {
     /// Text and prompt ids.
-    chunks: Vec<(String, Vec<u32>)>,
+    pub(crate) chunks: Vec<(String, Vec<u32>)>,
     /// Control strings that were left out.
-    dropped: Vec<String>,
+    pub(crate) dropped: Vec<String>,
 }
 
 /// Text → chunks → prompt ids.
-fn prompts(speech: &Speech, script: &Script) -> Result<Prompts> {
+pub(crate) fn prompts(speech: &Speech, script: &Script) -> Result<Prompts> {
     let prepared = speech::prepare(script.text, &script.preparation);
     let mut dropped: Vec<String> = prepared.dropped().into_iter().map(str::to_owned).collect();
     let mut chunks = Vec::new();
@@ -172,14 +173,15 @@ fn utterance(
 }
 
 /// Tokens that may still be made: by request for the whole script, by default for each chunk.
-struct Budget {
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
     left: usize,
     per_chunk: usize,
     positions: usize,
 }
 
 impl Budget {
-    fn new(info: &Info, max_seconds: Option<f64>) -> Result<Budget> {
+    pub(crate) fn new(info: &Info, max_seconds: Option<f64>) -> Result<Budget> {
         let positions = info.positions;
         let Some(seconds) = max_seconds else {
             return Ok(Budget { left: usize::MAX, per_chunk: DEFAULT_MAX_NEW_TOKENS, positions });
@@ -192,16 +194,16 @@ impl Budget {
     }
 
     /// Cap for a chunk: what is left, the model's limit, and the room beside its prompt.
-    fn for_prompt(&self, prompt_tokens: usize) -> usize {
+    pub(crate) fn for_prompt(&self, prompt_tokens: usize) -> usize {
         self.left.min(self.per_chunk).min(self.positions.saturating_sub(prompt_tokens))
     }
 
-    fn spend(&mut self, tokens: usize) {
+    pub(crate) fn spend(&mut self, tokens: usize) {
         self.left = self.left.saturating_sub(tokens);
     }
 
     /// Too little is left for another frame.
-    fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.left <= MIN_NEW_TOKENS
     }
 }

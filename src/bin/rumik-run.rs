@@ -25,6 +25,9 @@ enum Command {
     Say(Box<cli::say::SayArgs>),
     /// Show what would be said: chunks, seconds, and every number, date or sign that is read as words
     Text(Box<cli::text::ShowArgs>),
+    /// Serve speech over HTTP: many streams at once, OpenAI's interface
+    #[cfg(feature = "serve")]
+    Serve(Box<cli::serve::ServeArgs>),
 }
 
 fn main() -> ExitCode {
@@ -32,5 +35,7 @@ fn main() -> ExitCode {
     cli::exit(match arguments.command {
         Command::Say(args) => cli::say::run(&args),
         Command::Text(args) => cli::text::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => cli::serve::run(&args),
     })
 }
