@@ -135,7 +135,7 @@ impl Worker {
         while !self.shared.is_stopping() {
             self.shared.beat();
             for job in self.shared.take_new() {
-                self.waiting.push(job.client, job.arrival, job);
+                self.waiting.push(job.client, false, job.arrival, job);
             }
             self.dismiss();
             if let Err(error) = self.seat().and_then(|()| self.advance()) {
@@ -270,7 +270,7 @@ impl Worker {
             if cut || job.prompts.is_empty() {
                 finish(&job, &self.shared);
             } else {
-                self.waiting.push(job.client, job.arrival, job);
+                self.waiting.push(job.client, true, job.arrival, job);
             }
         }
     }

@@ -28,8 +28,8 @@ impl ApiError {
 
     /// A field that cannot be accepted.
     pub fn field(param: impl ToString, message: impl ToString) -> ApiError {
-        let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message);
-        ApiError { param: Some(param.to_string()), ..error }
+        let message = format!("{}: {}", param.to_string(), message.to_string());
+        ApiError { param: Some(param.to_string()), ..ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
     }
 
     /// A body that is not what it should be.

@@ -47,7 +47,7 @@ impl Fields {
         match self.0.remove(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
-                let found = || ApiError::field(name, format!("{name}: expected {expected}, found {}", kind(&value)));
+                let found = || ApiError::field(name, format!("expected {expected}, found {}", kind(&value)));
                 convert(&value).map(Some).ok_or_else(found)
             }
         }
@@ -84,7 +84,7 @@ impl Fields {
     /// 400 naming the field.
     pub fn finish(self) -> Result<(), ApiError> {
         match self.0.keys().next() {
-            Some(name) => Err(ApiError::field(name, format!("unknown field {name:?}; /openapi.json lists the fields"))),
+            Some(name) => Err(ApiError::field(name, "unknown field; /openapi.json lists those there are")),
             None => Ok(()),
         }
     }

@@ -123,10 +123,10 @@ fn wanted(mut fields: Fields, app: &App, catalog: &Catalog) -> Result<Wanted, Ap
 
 /// The text, within its limit.
 pub(super) fn text(fields: &mut Fields, app: &App) -> Result<String, ApiError> {
-    let text = fields.string("input")?.ok_or_else(|| ApiError::field("input", "input: expected a text, found none"))?;
+    let text = fields.string("input")?.ok_or_else(|| ApiError::field("input", "expected a text, found none"))?;
     let (length, limit) = (text.chars().count(), app.options.limits.text_chars);
     if length > limit {
-        return Err(ApiError::field("input", format!("input: {length} characters; at most {limit} are accepted")));
+        return Err(ApiError::field("input", format!("{length} characters; at most {limit} are accepted")));
     }
     Ok(text)
 }
