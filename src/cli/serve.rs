@@ -10,7 +10,7 @@ use clap::Args;
 use super::Outcome;
 use super::model::{Model, ModelArgs};
 use crate::error::{Error, Result};
-use crate::serve::{Keys, Limits, Options, Proof, Server, Source};
+use crate::serve::{Keys, Limits, Options, Server, Source};
 use crate::speech::Lexicon;
 
 /// Name of the built-in voice in requests.
@@ -21,6 +21,9 @@ const DEMO: &str = "rumik-demo";
 pub struct ServeArgs {
     #[command(flatten)]
     model: ModelArgs,
+    /// Serve an export that has no pass of the release gate; every response says so
+    #[arg(long)]
+    unverified: bool,
     /// Address and port to listen on
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
     bind: SocketAddr,
@@ -90,32 +93,27 @@ fn at_least_one(option: &'static str, value: usize) -> Result<usize> {
 /// Whatever keeps it from listening or the model from loading.
 pub fn run(args: &ServeArgs) -> anyhow::Result<Outcome> {
     let options = args.options()?;
-    let (model, slots) = (args.model.clone(), args.slots);
-    let server = Server::start(options, move || source(&model, slots))?;
+    let loaded = args.clone();
+    let server = Server::start(options, move || source(&loaded))?;
     eprintln!("listening on http://{}", server.address());
     server.wait()?;
     Ok(Outcome::Done)
 }
 
-fn source(args: &ModelArgs, slots: Option<usize>) -> Result<Source> {
-    let model = Model::open_with(args, slots)?;
-    let name = match &args.model {
-        Some(_) => name_in_requests(&model.name),
-        None => DEMO.to_owned(),
+fn source(args: &ServeArgs) -> Result<Source> {
+    let model = Model::open_with(&args.model, args.slots)?;
+    let standing = match args.unverified {
+        true => model.standing,
+        false => model.standing.require()?,
     };
-    let proof = if args.model.is_none() { Proof::BuiltIn } else { Proof::Missing };
+    let name = args.model.model.as_ref().map_or_else(|| DEMO.to_owned(), |_| name_in_requests(&model.name));
     eprintln!("{name} on {}, {} slots", model.engine.info().backend, model.engine.info().slots);
+    eprintln!("{}: {}", if standing.is_verified() { "gate" } else { "WARNING" }, standing.summary());
     if let Some(notice) = model.notice {
         eprintln!("note: {notice}");
     }
-    Ok(Source {
-        name,
-        engine: model.engine,
-        speech: model.speech,
-        notice: model.notice,
-        chunk_seconds: model.chunk_seconds,
-        proof,
-    })
+    let Model { engine, speech, notice, chunk_seconds, .. } = model;
+    Ok(Source { name, engine, speech, notice, chunk_seconds, standing })
 }
 
 /// The last part of a folder's path: paths of the server are nobody's business.

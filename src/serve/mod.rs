@@ -32,6 +32,7 @@ use tokio::sync::watch;
 
 use crate::engine::{Engine, Info};
 use crate::error::{Error, Result};
+use crate::pass::Standing;
 use crate::speech::{Lexicon, Pace, Speech, Style};
 use api::error::ApiError;
 pub use keys::Keys;
@@ -121,34 +122,6 @@ impl Default for Options {
     }
 }
 
-/// Whether the model was proved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// It has a matching pass of the release gate.
-    Passed,
-    /// It is the built-in demonstration voice, whose bytes the program's own tests compare.
-    BuiltIn,
-    /// It has none, and the operator serves it all the same.
-    Missing,
-}
-
-impl Proof {
-    /// Whether listeners must be told.
-    pub fn is_missing(&self) -> bool {
-        *self == Proof::Missing
-    }
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Proof::Passed => "passed",
-            Proof::BuiltIn => "built-in",
-            Proof::Missing => "UNVERIFIED",
-        })
-    }
-}
-
 /// A model that is ready to be served.
 pub struct Source {
     /// Its name in requests.
@@ -161,13 +134,13 @@ pub struct Source {
     pub notice: Option<&'static str>,
     /// Longest utterance that the model speaks well, in seconds.
     pub chunk_seconds: f64,
-    /// Whether it was proved.
-    pub proof: Proof,
+    /// How far its speech has been proven.
+    pub standing: Standing,
 }
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("name", &self.name).field("proof", &self.proof).finish_non_exhaustive()
+        f.debug_struct("Source").field("name", &self.name).field("standing", &self.standing).finish_non_exhaustive()
     }
 }
 
@@ -178,7 +151,7 @@ struct Catalog {
     info: Info,
     notice: Option<&'static str>,
     chunk_seconds: f64,
-    proof: Proof,
+    standing: Standing,
     lexicon: Lexicon,
 }
 
@@ -293,7 +266,7 @@ impl Server {
             });
         }
         self.shared.stop();
-        let loaded = self.worker.take().map_or(Ok(()), |worker| worker.join().unwrap_or(Ok(())));
+        let loaded = self.worker.take().map_or(Ok(()), |worker| worker.join().unwrap_or_else(|_| Err(panicked())));
         runtime.shutdown_timeout(Duration::from_secs(1));
         loaded
     }
@@ -349,12 +322,16 @@ fn work(app: &App, load: impl FnOnce() -> Result<Source>) -> Result<()> {
         info,
         notice: source.notice,
         chunk_seconds: source.chunk_seconds,
-        proof: source.proof,
+        standing: source.standing,
         lexicon: app.options.lexicon.clone(),
     });
     app.shared.open(std::thread::current(), places);
     worker.run();
     Ok(())
+}
+
+fn panicked() -> Error {
+    Error::Device { device: "the engine".to_owned(), action: "go on", reason: "its thread panicked".to_owned() }
 }
 
 /// Comes back when the engine's thread is gone.

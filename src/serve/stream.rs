@@ -116,6 +116,11 @@ impl Listener {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
+    /// Leaves without having hung up: the server itself does not wait any longer.
+    pub fn leave(mut self) {
+        self.ended = true;
+    }
+
     /// Whether a frame waited longer than it may: the listener does not keep up and is cut off.
     pub fn is_late_for(&mut self, sound: &Sound) -> bool {
         let late = sound.made.elapsed() > self.patience;

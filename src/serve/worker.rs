@@ -10,7 +10,6 @@
 //! whose listener left is reset before the next frame. Prompts are read in pieces between the frames, as many as the frame
 //! period has room for.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +22,7 @@ use super::waiting::{Client, Waiting};
 use crate::audio::to_i16;
 use crate::engine::{End, Engine, Request, Sampling, Step};
 use crate::error::{Error, Result};
-use crate::pipeline::Budget;
+use crate::pipeline::Plan;
 
 /// Longest rest of an idle thread, which is also the age of the heartbeat then.
 const REST: Duration = Duration::from_millis(500);
@@ -32,14 +31,8 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// A request, ready to be spoken.
 pub(super) struct Job {
-    /// Prompts of the pieces that are still to be spoken.
-    pub prompts: VecDeque<Vec<u32>>,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
-    /// Seed of the noise.
-    pub seed: u64,
-    /// Tokens that may still be made.
-    pub budget: Budget,
+    /// What is still to be spoken.
+    pub plan: Plan,
     /// Whose it is.
     pub client: Client,
     /// Place in the order of requests.
@@ -48,8 +41,6 @@ pub(super) struct Job {
     pub deadline: Instant,
     /// Where the sound goes.
     pub voice: Voice,
-    /// Number of the piece.
-    pub sequence: u32,
     /// What was spoken so far.
     pub totals: Totals,
     /// Its place among all requests, given back with it.
@@ -172,13 +163,9 @@ impl Worker {
             let slots = &self.slots;
             let slots_of = |client| slots.iter().flatten().filter(|speaker| mine(client, speaker)).count();
             let Some(job) = self.waiting.next(slots_of) else { break };
-            let Some(prompt) = job.prompts.front() else { continue };
-            let request = Request {
-                prompt,
-                sampling: job.sampling,
-                max_new_tokens: job.budget.for_prompt(prompt.len()),
-                seed: job.seed,
-                sequence: job.sequence,
+            let Some(request) = job.plan.request() else {
+                finish(&job, &self.shared);
+                continue;
             };
             let admitted = self.engine.admit(slot, &request);
             if let Err(error @ Error::Input { .. }) = &admitted {
@@ -262,15 +249,12 @@ impl Worker {
             let Some(Speaker { mut job, since, tokens, end, .. }) = ended else { continue };
             job.totals.working += since.elapsed();
             self.engine.reset(slot);
-            job.prompts.pop_front();
-            job.budget.spend(tokens);
-            job.sequence += 1;
-            let cut = job.budget.is_spent() && !job.prompts.is_empty();
+            job.plan.advance(tokens);
+            let cut = job.plan.request().is_none() && job.plan.pieces().next().is_some();
             job.totals.truncated |= cut || end == Some(End::Length);
-            if cut || job.prompts.is_empty() {
-                finish(&job, &self.shared);
-            } else {
-                self.waiting.push(job.client, true, job.arrival, job);
+            match job.plan.request().is_some() {
+                true => self.waiting.push(job.client, true, job.arrival, job),
+                false => finish(&job, &self.shared),
             }
         }
     }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rumik::config::ModelConfig;
-use rumik::engine::{End, Engine, Info, Observer, Request, Step};
+use rumik::engine::{Backend, End, Engine, Info, Observer, Request, Step};
 use rumik::error::{Error, Result};
-use rumik::serve::{Proof, Source};
+use rumik::pass::Standing;
+use rumik::serve::Source;
 use rumik::speech::Speech;
 
 pub const RATE_HZ: usize = 24_000;
@@ -78,6 +79,7 @@ impl Stub {
     pub fn new(slots: usize, frame_time: Duration, frames: Option<usize>, controls: Controls) -> Stub {
         let info = Info {
             backend: "stub".to_owned(),
+            kind: Backend::Cpu,
             config: ModelConfig::parse("config.json", &fixture("config.json")).unwrap(),
             slots,
             positions: 3328,
@@ -97,7 +99,7 @@ impl Stub {
             speech,
             notice: None,
             chunk_seconds: 6.0,
-            proof: Proof::BuiltIn,
+            standing: Standing::BuiltIn,
         }
     }
 }

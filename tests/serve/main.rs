@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use rumik::engine::cpu::{self, CpuEngine};
 use rumik::format::Export;
-use rumik::serve::{Condition, Limits, Options, Proof, Server, Source};
+use rumik::pass::Standing;
+use rumik::serve::{Condition, Limits, Options, Server, Source};
 use rumik::speech::Speech;
 use stub::{Controls, Stub};
 
@@ -74,7 +75,7 @@ pub fn serve_demo(slots: usize) -> Served {
             speech,
             notice: None,
             chunk_seconds: rumik::demo::CHUNK_SECONDS,
-            proof: Proof::BuiltIn,
+            standing: Standing::BuiltIn,
         }
     })
 }

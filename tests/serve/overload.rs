@@ -93,3 +93,21 @@ fn who_waits_too_long_is_told_so() {
     until("the slot is free", || metric(served.address, "rumik_slots_busy") == 0.0);
     assert_eq!(speak(served.address, &json!({ "input": "Good morning", "max_seconds": 0.5 })).status, 200);
 }
+
+#[test]
+fn who_leaves_the_queue_gives_the_place_back() {
+    let served = serve_stub(options(1), 1, 5, None);
+    let address = served.address;
+    let long = json!({ "input": "Good morning", "response_format": "pcm", "max_seconds": 20 });
+    let mut speaking = begin(connect(address), &long);
+    assert_eq!(speaking.head().status, 200);
+    for round in 1..6 {
+        let waiting = begin(connect(address), &request(round));
+        until("it waits", || metric(address, "rumik_queue_length") == 1.0);
+        assert_eq!(speak(address, &request(9)).status, 429);
+        drop(waiting);
+        until("it is gone", || metric(address, "rumik_queue_length") == 0.0);
+    }
+    assert_eq!(served.controls.admitted.lock().unwrap().len(), 1, "one who left was served");
+    assert_eq!(metric(address, "rumik_hang_ups_total"), 5.0);
+}

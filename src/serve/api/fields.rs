@@ -1,7 +1,8 @@
 //! Fields of a JSON body, taken by name: a wrong type, a wrong value or an unknown name is told with the field's name.
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::http::{HeaderMap, header};
+use http_body_util::BodyExt;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
@@ -25,11 +26,8 @@ impl Fields {
         if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
             return Err(ApiError::media_type());
         }
-        let read = timeout(limits.header_timeout, to_bytes(body, DRAINED)).await.map_err(|_| ApiError::slow_body())?;
-        let Ok(bytes) = read else { return Err(ApiError::too_large(limits.body_bytes)) };
-        if bytes.len() > limits.body_bytes {
-            return Err(ApiError::too_large(limits.body_bytes));
-        }
+        let read = timeout(limits.header_timeout, bytes(body, limits.body_bytes)).await;
+        let bytes = read.map_err(|_| ApiError::slow_body())??;
         match serde_json::from_slice(&bytes) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
             Ok(_) => Err(ApiError::body("expected a JSON object")),
@@ -88,6 +86,22 @@ impl Fields {
             None => Ok(()),
         }
     }
+}
+
+/// A whole body of at most `limit` bytes. More is read and forgotten.
+async fn bytes(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let (mut bytes, mut seen) = (Vec::new(), 0);
+    while seen <= DRAINED
+        && let Some(frame) = body.frame().await
+    {
+        let data = frame.map_err(|_| ApiError::body("the body broke off"))?.into_data().unwrap_or_default();
+        seen += data.len();
+        match seen <= limit {
+            true => bytes.extend_from_slice(&data),
+            false => bytes = Vec::new(),
+        }
+    }
+    if seen <= limit { Ok(bytes) } else { Err(ApiError::too_large(limit)) }
 }
 
 /// What a value is, in a message.

@@ -74,7 +74,7 @@ async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Re
     if app.shared.is_draining() {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    if app.catalog().is_ok_and(|catalog| catalog.proof.is_missing()) {
+    if app.catalog().is_ok_and(|catalog| !catalog.standing.is_verified()) {
         response.headers_mut().insert("x-rumik-unverified", HeaderValue::from_static("true"));
     }
     response.into_response()

@@ -13,12 +13,12 @@ use super::error::ApiError;
 use super::fields::Fields;
 use crate::engine::Sampling;
 use crate::engine::sampler;
-use crate::pipeline::{Budget, Prompts, Script, prompts};
+use crate::pipeline::{Plan, Script};
 use crate::serve::body::{Account, Shape, SpeechBody};
 use crate::serve::encode::Format;
 use crate::serve::keys::Owner;
 use crate::serve::state::Condition;
-use crate::serve::stream::{Event, Failure, Totals, stream};
+use crate::serve::stream::{Event, Failure, Listener, Totals, stream};
 use crate::serve::worker::Job;
 use crate::serve::{App, Catalog};
 use crate::speech::{Options, Style};
@@ -62,6 +62,7 @@ pub async fn speak(State(app): State<Arc<App>>, request: Request) -> Result<Resp
         Ok(Some(Event::Failed(failure))) => return Err(failure.into()),
         Ok(Some(Event::Done(_)) | None) => return Err(Failure::Engine.into()),
         Err(_) => {
+            listener.leave();
             let message = "no slot became free in time; try again later";
             return Err(ApiError::unavailable("queue_timeout", message, app.retry_after()));
         }
@@ -114,7 +115,6 @@ fn wanted(mut fields: Fields, app: &App, catalog: &Catalog) -> Result<Wanted, Ap
     let (format, shape) = form(&mut fields)?;
     let sampling = sampling(&mut fields)?;
     let max_seconds = fields.number("max_seconds")?;
-    Budget::new(&catalog.info, max_seconds)?;
     let seed = fields.count("seed")?.unwrap_or_else(random_seed);
     let normalize = fields.flag("normalize")?.unwrap_or(true);
     fields.finish()?;
@@ -174,7 +174,7 @@ fn start(
     wanted: &Wanted,
     owner: Owner,
     place: OwnedSemaphorePermit,
-) -> Result<(crate::serve::stream::Listener, Vec<String>), ApiError> {
+) -> Result<(Listener, Vec<String>), ApiError> {
     let catalog = app.catalog()?;
     let script = Script {
         text: &wanted.text,
@@ -184,28 +184,18 @@ fn start(
         seed: wanted.seed,
         max_seconds: wanted.max_seconds,
     };
-    let Prompts { chunks, dropped } = prompts(&catalog.speech, &script)?;
-    let prompts: std::collections::VecDeque<Vec<u32>> = chunks.into_iter().map(|(_, ids)| ids).collect();
-    let budget = Budget::new(&catalog.info, wanted.max_seconds)?;
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    if budget.for_prompt(longest) == 0 {
-        let message = format!("a piece of {longest} tokens leaves no room in {} positions", catalog.info.positions);
-        return Err(ApiError::field("input", message));
-    }
+    let plan = Plan::new(&catalog.info, &catalog.speech, &script)?;
+    let dropped = plan.dropped.clone();
+    let prompt_tokens = plan.pieces().map(|piece| piece.prompt.len()).sum();
     let limits = &app.options.limits;
     let (voice, listener) = stream(&app.shared, limits.write_timeout);
-    let totals = Totals { prompt_tokens: prompts.iter().map(Vec::len).sum(), ..Totals::default() };
     app.shared.submit(Job {
-        prompts,
-        sampling: wanted.sampling,
-        seed: wanted.seed,
-        budget,
+        plan,
         client: owner.0,
         arrival: app.shared.next_arrival(),
         deadline: Instant::now() + limits.time_limit,
         voice,
-        sequence: 0,
-        totals,
+        totals: Totals { prompt_tokens, ..Totals::default() },
         _place: place,
     });
     Ok((listener, dropped))

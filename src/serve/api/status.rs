@@ -59,7 +59,8 @@ pub async fn health(State(app): State<Arc<App>>) -> Json<Value> {
         "uptime_seconds": app.shared.uptime().as_secs(),
         "model": catalog.map(|catalog| &catalog.models[0]),
         "backend": catalog.map(|catalog| &catalog.info.backend),
-        "proof": catalog.map(|catalog| catalog.proof.to_string()),
+        "verified": catalog.map(|catalog| catalog.standing.is_verified()),
+        "standing": catalog.map(|catalog| catalog.standing.summary()),
         "notice": catalog.and_then(|catalog| catalog.notice),
     }))
 }
