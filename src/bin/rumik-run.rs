@@ -29,6 +29,9 @@ enum Command {
     Bench(Box<cli::bench::BenchArgs>),
     /// Measure which kernels are fastest on this GPU, and remember it
     Tune(Box<cli::tune::TuneArgs>),
+    /// Serve speech over HTTP: many streams at once, OpenAI's interface
+    #[cfg(feature = "serve")]
+    Serve(Box<cli::serve::ServeArgs>),
 }
 
 fn main() -> ExitCode {
@@ -38,5 +41,7 @@ fn main() -> ExitCode {
         Command::Text(args) => cli::text::run(&args),
         Command::Bench(args) => cli::bench::run(&args),
         Command::Tune(args) => cli::tune::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => cli::serve::run(&args),
     })
 }
