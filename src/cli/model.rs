@@ -73,6 +73,8 @@ pub struct Model {
     pub notice: Option<&'static str>,
     /// Longest utterance that the model speaks well, in seconds.
     pub chunk_seconds: f64,
+    /// Its files.
+    pub files: Files,
 }
 
 impl Model {
@@ -81,26 +83,34 @@ impl Model {
     /// # Errors
     /// [`crate::Error`] naming the file, tensor or option at fault.
     pub fn open(args: &ModelArgs) -> Result<Model> {
+        Model::open_with(args, 1)
+    }
+
+    /// Finds, checks and loads a model for `slots` speakers at once.
+    ///
+    /// # Errors
+    /// As [`Model::open`]; [`crate::Error::Input`] for a number of slots out of range.
+    pub fn open_with(args: &ModelArgs, slots: usize) -> Result<Model> {
         let Source { files, notice, chunk_seconds } = Source::find(args)?;
-        let export = Export::from_files(files)?;
+        let export = Export::from_files(files.clone())?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
         let name = export.name.clone();
-        let engine = engine(export, args)?;
-        Ok(Model { name, engine, speech, notice, chunk_seconds })
+        let engine = engine(export, args, slots)?;
+        Ok(Model { name, engine, speech, notice, chunk_seconds, files })
     }
 }
 
-fn engine(export: Export, args: &ModelArgs) -> Result<Box<dyn Engine>> {
+fn engine(export: Export, args: &ModelArgs, slots: usize) -> Result<Box<dyn Engine>> {
     let gpu = match args.device {
         Device::Cpu => None,
-        Device::Cuda(number) => Some(cuda(&export, number)?),
-        Device::Auto => automatic(&export),
+        Device::Cuda(number) => Some(cuda(&export, number, slots)?),
+        Device::Auto => automatic(&export, slots),
     };
     if let Some(engine) = gpu {
         return Ok(engine);
     }
     let positions = Some(positions(&export));
-    Ok(Box::new(CpuEngine::new(export, Options { threads: args.threads, positions, ..Options::default() })?))
+    Ok(Box::new(CpuEngine::new(export, Options { slots, positions, threads: args.threads })?))
 }
 
 fn positions(export: &Export) -> usize {
@@ -109,24 +119,24 @@ fn positions(export: &Export) -> usize {
 
 /// The first GPU, if it will do; the reason on stderr, if not.
 #[cfg(feature = "cuda")]
-fn automatic(export: &Export) -> Option<Box<dyn Engine>> {
-    cuda(export, 0).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
+fn automatic(export: &Export, slots: usize) -> Option<Box<dyn Engine>> {
+    cuda(export, 0, slots).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
 }
 
 #[cfg(not(feature = "cuda"))]
-fn automatic(_: &Export) -> Option<Box<dyn Engine>> {
+fn automatic(_: &Export, _: usize) -> Option<Box<dyn Engine>> {
     None
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(export: &Export, ordinal: usize) -> Result<Box<dyn Engine>> {
+fn cuda(export: &Export, ordinal: usize, slots: usize) -> Result<Box<dyn Engine>> {
     use crate::engine::cuda::{CudaEngine, Options};
-    let options = Options { ordinal, positions: positions(export), ..Options::default() };
+    let options = Options { ordinal, slots, positions: positions(export), ..Options::default() };
     Ok(Box::new(CudaEngine::open(export, &options)?))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(_: &Export, _: usize) -> Result<Box<dyn Engine>> {
+fn cuda(_: &Export, _: usize, _: usize) -> Result<Box<dyn Engine>> {
     let why = "this build has no GPU code; build with --features cuda".to_owned();
     Err(Error::Unsupported { what: "--device cuda".to_owned(), why })
 }
