@@ -8,12 +8,18 @@ use clap::Args;
 use crate::engine::Engine;
 use crate::engine::cpu::{CpuEngine, Options};
 use crate::error::{Error, Result};
-use crate::format::{Export, Files};
+use crate::format::{Export, Files, Paths};
 use crate::hub::{self, DEFAULT_REPO, DEFAULT_REVISION, Hub, Location, Wanted};
+use crate::pass::Standing;
 use crate::speech::{DEFAULT_CHUNK_SECONDS, Speech};
 
 /// Positions of a slot: a prompt of 256 tokens and the longest speech accepted.
 const POSITIONS: usize = 256 + crate::config::LARGEST_MAX_NEW_TOKENS;
+/// Slots of a server that was not told how many, on the processor.
+const CPU_SLOTS: usize = 4;
+/// The same on a GPU.
+#[cfg(feature = "cuda")]
+const GPU_SLOTS: usize = 16;
 
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +79,8 @@ pub struct Model {
     pub notice: Option<&'static str>,
     /// Longest utterance that the model speaks well, in seconds.
     pub chunk_seconds: f64,
+    /// How far its speech has been proven on this kind of backend. Serving asks for [`Standing::require`].
+    pub standing: Standing,
     /// Its files.
     pub files: Files,
 }
@@ -83,24 +91,25 @@ impl Model {
     /// # Errors
     /// [`crate::Error`] naming the file, tensor or option at fault.
     pub fn open(args: &ModelArgs) -> Result<Model> {
-        Model::open_with(args, 1)
+        Model::open_with(args, Some(1))
     }
 
-    /// Finds, checks and loads a model for `slots` speakers at once.
+    /// As [`Model::open`], for `slots` speakers at once; as many as are sensible on the device if not given.
     ///
     /// # Errors
-    /// As [`Model::open`]; [`crate::Error::Input`] for a number of slots out of range.
-    pub fn open_with(args: &ModelArgs, slots: usize) -> Result<Model> {
-        let Source { files, notice, chunk_seconds } = Source::find(args)?;
+    /// As [`Model::open`].
+    pub fn open_with(args: &ModelArgs, slots: Option<usize>) -> Result<Model> {
+        let Source { files, paths, notice, chunk_seconds } = Source::find(args)?;
         let export = Export::from_files(files.clone())?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
         let name = export.name.clone();
         let engine = engine(export, args, slots)?;
-        Ok(Model { name, engine, speech, notice, chunk_seconds, files })
+        let standing = paths.map_or(Standing::BuiltIn, |paths| Standing::of(&paths, engine.info().kind));
+        Ok(Model { name, engine, speech, notice, chunk_seconds, standing, files })
     }
 }
 
-fn engine(export: Export, args: &ModelArgs, slots: usize) -> Result<Box<dyn Engine>> {
+fn engine(export: Export, args: &ModelArgs, slots: Option<usize>) -> Result<Box<dyn Engine>> {
     let gpu = match args.device {
         Device::Cpu => None,
         Device::Cuda(number) => Some(cuda(&export, number, slots)?),
@@ -110,7 +119,8 @@ fn engine(export: Export, args: &ModelArgs, slots: usize) -> Result<Box<dyn Engi
         return Ok(engine);
     }
     let positions = Some(positions(&export));
-    Ok(Box::new(CpuEngine::new(export, Options { slots, positions, threads: args.threads })?))
+    let slots = slots.unwrap_or(CPU_SLOTS);
+    Ok(Box::new(CpuEngine::new(export, Options { slots, threads: args.threads, positions })?))
 }
 
 fn positions(export: &Export) -> usize {
@@ -119,24 +129,25 @@ fn positions(export: &Export) -> usize {
 
 /// The first GPU, if it will do; the reason on stderr, if not.
 #[cfg(feature = "cuda")]
-fn automatic(export: &Export, slots: usize) -> Option<Box<dyn Engine>> {
+fn automatic(export: &Export, slots: Option<usize>) -> Option<Box<dyn Engine>> {
     cuda(export, 0, slots).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
 }
 
 #[cfg(not(feature = "cuda"))]
-fn automatic(_: &Export, _: usize) -> Option<Box<dyn Engine>> {
+fn automatic(_: &Export, _: Option<usize>) -> Option<Box<dyn Engine>> {
     None
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(export: &Export, ordinal: usize, slots: usize) -> Result<Box<dyn Engine>> {
+fn cuda(export: &Export, ordinal: usize, slots: Option<usize>) -> Result<Box<dyn Engine>> {
     use crate::engine::cuda::{CudaEngine, Options};
+    let slots = slots.unwrap_or(GPU_SLOTS);
     let options = Options { ordinal, slots, positions: positions(export), ..Options::default() };
     Ok(Box::new(CudaEngine::open(export, &options)?))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(_: &Export, _: usize, _: usize) -> Result<Box<dyn Engine>> {
+fn cuda(_: &Export, _: usize, _: Option<usize>) -> Result<Box<dyn Engine>> {
     let why = "this build has no GPU code; build with --features cuda".to_owned();
     Err(Error::Unsupported { what: "--device cuda".to_owned(), why })
 }
@@ -144,6 +155,8 @@ fn cuda(_: &Export, _: usize, _: usize) -> Result<Box<dyn Engine>> {
 /// A model's files and what is known about it beyond them.
 struct Source {
     files: Files,
+    /// Where they are; none for the model that is compiled in.
+    paths: Option<Paths>,
     notice: Option<&'static str>,
     chunk_seconds: f64,
 }
@@ -151,21 +164,22 @@ struct Source {
 impl Source {
     fn find(args: &ModelArgs) -> Result<Source> {
         let Some(model) = &args.model else { return Source::demo() };
-        let files = match hub::resolve(model)? {
-            Location::Folder(folder) => Files::in_folder(&folder)?,
+        let paths = match hub::resolve(model)? {
+            Location::Folder(folder) => Paths::find(&folder, &folder)?,
             Location::Repo(repo) => {
                 let hub = Hub::from_env(args.offline)?;
                 let folder = hub.snapshot(&repo, &args.revision, &Wanted::export())?.folder;
-                Files::in_folders(&folder, &companions(&hub, &folder)?)?
+                Paths::find(&folder, &companions(&hub, &folder)?)?
             }
         };
-        Ok(Source { files, notice: None, chunk_seconds: DEFAULT_CHUNK_SECONDS })
+        let files = Files::at(&paths)?;
+        Ok(Source { files, paths: Some(paths), notice: None, chunk_seconds: DEFAULT_CHUNK_SECONDS })
     }
 
     #[cfg(feature = "demo")]
     fn demo() -> Result<Source> {
         use crate::demo;
-        Ok(Source { files: demo::files()?, notice: Some(demo::NOTICE), chunk_seconds: demo::CHUNK_SECONDS })
+        Ok(Source { files: demo::files()?, paths: None, notice: Some(demo::NOTICE), chunk_seconds: demo::CHUNK_SECONDS })
     }
 
     #[cfg(not(feature = "demo"))]
