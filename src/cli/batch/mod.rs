@@ -44,9 +44,9 @@ pub struct BatchArgs {
     /// Speak only every N-th line, beginning with line I, counted from 0
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     shard: Shard,
-    /// Lines spoken at once
-    #[arg(long, default_value_t = 4)]
-    slots: usize,
+    /// Lines spoken at once; 4 on the processor and 16 on a GPU if not given
+    #[arg(long)]
+    slots: Option<usize>,
     /// File of lines `word → spoken`, applied before everything else
     #[arg(long, value_name = "FILE")]
     lexicon: Option<PathBuf>,
@@ -97,6 +97,9 @@ pub fn run(args: &BatchArgs) -> anyhow::Result<Outcome> {
     tell_refusals(&args.input, &batch.refused);
     if let Some(notice) = model.notice {
         eprintln!("note: {notice}");
+    }
+    if !model.standing.is_verified() {
+        eprintln!("warning: {}", model.standing.summary());
     }
     let mut folder = Folder::open(&args.out, args.shard)?;
     let summary = speak(args, &mut model, &batch, &mut folder)?;
