@@ -8,15 +8,16 @@ pub const WAV_HEADER_BYTES: usize = 44;
 /// Data length to put into the header of a stream whose end is not known yet; players read to the end of the stream.
 pub const UNKNOWN_LENGTH: u32 = u32::MAX - WAV_HEADER_BYTES as u32;
 
-/// Rounds samples of full scale ±1 to 16 bits, little-endian, and appends them.
+/// Rounds a sample of full scale ±1 to 16 bits.
 ///
-/// Louder samples are clipped; a sample that is not a number becomes silence.
+/// A louder sample is clipped; one that is not a number becomes silence.
+pub fn to_i16(sample: f32) -> i16 {
+    (sample * 32767.0).round().clamp(-32768.0, 32767.0) as i16 // a cast of NaN gives 0
+}
+
+/// Rounds samples as [`to_i16`] and appends them, little-endian.
 pub fn append_i16(pcm: &[f32], bytes: &mut Vec<u8>) {
-    bytes.reserve(2 * pcm.len());
-    for &sample in pcm {
-        let scaled = (sample * 32767.0).round().clamp(-32768.0, 32767.0);
-        bytes.extend_from_slice(&(scaled as i16).to_le_bytes()); // a cast of NaN gives 0
-    }
+    bytes.extend(pcm.iter().flat_map(|&sample| to_i16(sample).to_le_bytes()));
 }
 
 /// Header of a mono 16-bit WAV file with `data_bytes` bytes of samples.

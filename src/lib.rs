@@ -25,6 +25,8 @@ pub mod pipeline;
 pub mod playback;
 pub mod quant;
 pub mod reference;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod speech;
 pub mod staging;
 pub mod tensors;

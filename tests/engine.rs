@@ -250,6 +250,40 @@ fn slots_speak_the_same_alone_and_together() {
     assert!(alone.iter().any(|spoken| !spoken.pcm.is_empty()), "no sequence made a frame");
 }
 
+/// A prompt cut into pieces by the frames of others, and slots held for a while at random, change no bit.
+#[test]
+fn held_slots_and_prompts_in_pieces_speak_the_same() {
+    let golden = Golden::of(&tiny());
+    let (long, short) = (golden.ids("prompt.6.ids"), golden.ids("prompt.4.ids"));
+    let requests = [Request { max_new_tokens: 120, ..request(&short, 7) }, request(&long, 8)];
+    let alone = requests.map(|r| speak(&mut tiny_with_codec(1), 0, &r));
+
+    let mut engine = tiny_with_codec(2);
+    let mut together = [Spoken::default(), Spoken::default()];
+    engine.start(0, &requests[0]).unwrap();
+    engine.admit(1, &requests[1]).unwrap();
+    let mut pieces = 1;
+    while !engine.prefill(1).unwrap() {
+        pieces += 1;
+        engine.step(&mut |step| together[step.slot].add(&step)).unwrap();
+        assert!(together[1].tokens.is_empty(), "a slot spoke before its prompt was read");
+    }
+    assert!(pieces > 2, "the prompt was read in {pieces} pieces");
+    let mut period = 0u32;
+    while together.iter().any(|spoken| spoken.end.is_none()) {
+        let held = [period % 3 == 1, period % 5 < 2];
+        held.iter().enumerate().for_each(|(slot, &held)| engine.hold(slot, held));
+        engine
+            .step(&mut |step| {
+                assert!(!held[step.slot], "a held slot was stepped");
+                together[step.slot].add(&step);
+            })
+            .unwrap();
+        period += 1;
+    }
+    assert_eq!(together, alone);
+}
+
 fn tiny_with_codec(slots: usize) -> CpuEngine {
     CpuEngine::new(export(&tiny(), HeadKind::Int8), Options { slots, ..Options::default() }).unwrap()
 }

@@ -27,6 +27,9 @@ enum Command {
     Batch(Box<cli::batch::BatchArgs>),
     /// Show what would be said: chunks, seconds, and every number, date or sign that is read as words
     Text(Box<cli::text::ShowArgs>),
+    /// Serve speech over HTTP: many streams at once, OpenAI's interface
+    #[cfg(feature = "serve")]
+    Serve(Box<cli::serve::ServeArgs>),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +38,7 @@ fn main() -> ExitCode {
         Command::Say(args) => cli::say::run(&args),
         Command::Batch(args) => cli::batch::run(&args),
         Command::Text(args) => cli::text::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => cli::serve::run(&args),
     })
 }

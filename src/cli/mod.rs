@@ -5,6 +5,8 @@ pub mod model;
 pub mod output;
 mod progress;
 pub mod say;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod text;
 
 use std::io::Write;

@@ -6,7 +6,8 @@
 //! submission and hand back token ids, the end flag and PCM from pinned memory.
 //!
 //! ```text
-//! start(slot, request) ── prefill ──▶ running ── step ×n ──▶ ended ── reset(slot) ──▶ free
+//! admit(slot, request) ── prefill ×n ──▶ running ── step ×n ──▶ ended ── reset(slot) ──▶ free
+//!                                        running ◀── hold(slot, bool) ──▶ held
 //! ```
 
 pub mod cpu;
@@ -150,16 +151,44 @@ pub trait Engine: Send {
     /// What it is.
     fn info(&self) -> &Info;
 
-    /// Puts an utterance into a free slot and runs its prompt.
+    /// Puts an utterance into a free slot. Its prompt is run by [`Engine::prefill`].
     ///
     /// # Errors
     /// [`crate::Error::Input`] for a prompt that is empty, holds an id outside the vocabulary or does not fit the slot
     /// together with `max_new_tokens`, or for sampling values out of range; the slot stays free. Device errors.
-    fn start(&mut self, slot: usize, request: &Request<'_>) -> Result<()>;
+    fn admit(&mut self, slot: usize, request: &Request<'_>) -> Result<()>;
+
+    /// Runs the next piece of an admitted prompt, a bounded number of positions; `true` when the slot is running.
+    ///
+    /// Frames of other slots may be made between the pieces: how a prompt is cut changes no bit of any output. A slot that
+    /// is running, ended or free is left as it is.
+    ///
+    /// # Errors
+    /// Device errors; the slot must be reset afterwards.
+    fn prefill(&mut self, slot: usize) -> Result<bool>;
+
+    /// Puts an utterance into a free slot and runs its whole prompt.
+    ///
+    /// # Errors
+    /// As [`Engine::admit`] and [`Engine::prefill`].
+    fn start(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
+        self.admit(slot, request)?;
+        while !self.prefill(slot)? {}
+        Ok(())
+    }
+
+    /// Holds a slot, or lets it go on: a held slot keeps all its state and is not stepped, which changes no bit of what it
+    /// makes later. [`Engine::reset`] and [`Engine::admit`] end it.
+    fn hold(&mut self, slot: usize, held: bool);
+
+    /// Device memory reserved for weights, cache and codec, in bytes; 0 on the processor.
+    fn device_bytes(&self) -> usize {
+        0
+    }
 
     /// Advances every running slot by up to one frame of tokens and calls `sink` once for each of them, in slot order.
     ///
-    /// A slot that ended is not stepped again until it is reset and started.
+    /// A slot that ended is not stepped again until it is reset and admitted; one that is held, not until it is let go.
     ///
     /// # Errors
     /// Device errors; every slot must be reset afterwards.
@@ -172,6 +201,6 @@ pub trait Engine: Send {
     /// afterwards.
     ///
     /// # Errors
-    /// As [`Engine::start`].
+    /// As [`Engine::admit`].
     fn score(&mut self, slot: usize, tokens: &[u32], observer: &mut dyn Observer) -> Result<()>;
 }

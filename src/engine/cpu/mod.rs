@@ -41,6 +41,7 @@ impl Default for Options {
 
 /// A sequence that is being spoken.
 struct Speech {
+    prompt: Vec<u32>,
     sampling: Sampling,
     max_new_tokens: usize,
     seed: u64,
@@ -55,6 +56,19 @@ struct Speech {
     hidden: Vec<f32>,
     frames: Frames,
     ended: bool,
+    held: bool,
+}
+
+impl Speech {
+    /// The model has not seen all of the prompt yet.
+    fn in_prompt(&self) -> bool {
+        self.position < self.prompt.len()
+    }
+
+    /// Makes tokens in this frame period.
+    fn runs(&self) -> bool {
+        !self.in_prompt() && !self.ended && !self.held
+    }
 }
 
 /// What a slot made in this frame period.
@@ -150,31 +164,28 @@ impl CpuEngine {
         Ok(())
     }
 
-    /// Runs tokens from position 0 in chunks; calls `each(first position, residual streams)` after each chunk.
-    fn prefill(
+    /// Runs tokens of one slot from position `first` on; the residual streams after the last layer, `[tokens, hidden]`.
+    /// `observe(layer, position, residual)` sees those after every layer.
+    fn pass(
         &mut self,
         slot: usize,
         tokens: &[u32],
+        first: usize,
         observe: &mut dyn FnMut(usize, usize, &[f32]),
-        each: &mut dyn FnMut(&Model, usize, &[f32]),
-    ) {
+    ) -> Vec<f32> {
         let hidden = self.info.config.hidden_size;
-        for (chunk, tokens) in tokens.chunks(PREFILL_COLUMNS).enumerate() {
-            let first = chunk * PREFILL_COLUMNS;
-            let column = |(i, &token): (usize, &u32)| Column { slot, position: first + i, token };
-            let columns: Vec<Column> = tokens.iter().enumerate().map(column).collect();
-            let x = self.model.forward(&columns, &mut self.cache, &mut |layer, x| {
-                x.chunks_exact(hidden).zip(first..).for_each(|(x, position)| observe(layer, position, x));
-            });
-            each(&self.model, first, &x);
-        }
+        let column = |(i, &token): (usize, &u32)| Column { slot, position: first + i, token };
+        let columns: Vec<Column> = tokens.iter().enumerate().map(column).collect();
+        self.model.forward(&columns, &mut self.cache, &mut |layer, x| {
+            x.chunks_exact(hidden).zip(first..).for_each(|(x, position)| observe(layer, position, x));
+        })
     }
 
     /// Runs the unseen tokens of all running slots in one pass.
     fn advance(&mut self) {
         let mut columns = Vec::new();
         for (slot, speech) in self.slots.iter_mut().enumerate() {
-            let Some(speech) = speech.as_mut().filter(|speech| !speech.ended) else { continue };
+            let Some(speech) = speech.as_mut().filter(|speech| speech.runs()) else { continue };
             let Some(token) = speech.unseen.take() else { continue };
             columns.push(Column { slot, position: speech.position, token });
             speech.position += 1;
@@ -195,7 +206,7 @@ impl CpuEngine {
     fn choose(&mut self, made: &mut [Made]) -> Result<()> {
         let mut running: Vec<_> =
             self.slots.iter_mut().zip(made).filter_map(|(s, made)| Some((s.as_mut()?, made))).collect();
-        running.retain(|(speech, _)| !speech.ended);
+        running.retain(|(speech, _)| speech.runs());
         if running.is_empty() {
             return Ok(());
         }
@@ -234,35 +245,50 @@ impl Engine for CpuEngine {
         &self.info
     }
 
-    fn start(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
+    fn admit(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
         self.check(slot, request.prompt, request.max_new_tokens)?;
         in_range("max_new_tokens", request.max_new_tokens, self.info.positions)?;
         sampler::check(request.sampling)?;
-        let width = self.info.config.hidden_size;
-        let mut hidden = vec![0.0; width];
-        self.prefill(slot, request.prompt, &mut |_, _, _| {}, &mut |model, _, x| {
-            hidden = model.hidden(&x[x.len() - width..]);
-        });
         if let Some((_, states)) = &mut self.codec {
             states[slot].reset();
         }
         self.slots[slot] = Some(Speech {
+            prompt: request.prompt.to_vec(),
             sampling: request.sampling,
             max_new_tokens: request.max_new_tokens,
             seed: request.seed,
             sequence: request.sequence,
             step: 0,
-            position: request.prompt.len(),
+            position: 0,
             unseen: None,
-            hidden,
+            hidden: vec![0.0; self.info.config.hidden_size],
             frames: Frames::new(&self.info.config),
             ended: false,
+            held: false,
         });
         Ok(())
     }
 
+    fn prefill(&mut self, slot: usize) -> Result<bool> {
+        let speech = self.slots.get(slot).and_then(Option::as_ref).filter(|speech| speech.in_prompt());
+        let Some((prompt, first)) = speech.map(|speech| (&speech.prompt, speech.position)) else { return Ok(true) };
+        let piece: Vec<u32> = prompt[first..].iter().take(PREFILL_COLUMNS).copied().collect();
+        let x = self.pass(slot, &piece, first, &mut |_, _, _| {});
+        let hidden = self.model.hidden(&x[x.len() - self.info.config.hidden_size..]);
+        let Some(speech) = &mut self.slots[slot] else { return Ok(true) };
+        speech.position += piece.len();
+        speech.hidden = hidden;
+        Ok(!speech.in_prompt())
+    }
+
+    fn hold(&mut self, slot: usize, held: bool) {
+        if let Some(Some(speech)) = self.slots.get_mut(slot) {
+            speech.held = held;
+        }
+    }
+
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
-        let running = |speech: &Option<Speech>| speech.as_ref().is_some_and(|speech| !speech.ended);
+        let running = |speech: &Option<Speech>| speech.as_ref().is_some_and(Speech::runs);
         let running: Vec<bool> = self.slots.iter().map(running).collect();
         let mut made: Vec<Made> = running.iter().map(|_| Made::default()).collect();
         for _ in 0..self.info.config.num_quantizers {
@@ -289,17 +315,17 @@ impl Engine for CpuEngine {
     fn score(&mut self, slot: usize, tokens: &[u32], observer: &mut dyn Observer) -> Result<()> {
         self.check(slot, tokens, 0)?;
         let (width, rows) = (self.info.config.hidden_size, self.info.audio_ids.len());
-        let observer = std::cell::RefCell::new(observer);
-        let mut layer = |layer: usize, position: usize, x: &[f32]| observer.borrow_mut().layer(layer, position, x);
-        self.prefill(slot, tokens, &mut layer, &mut |model, first, x| {
-            let hidden = model.hidden(x);
-            let logits = model.logits(&hidden);
+        for (chunk, tokens) in tokens.chunks(PREFILL_COLUMNS).enumerate() {
+            let first = chunk * PREFILL_COLUMNS;
+            let x = self.pass(slot, tokens, first, &mut |layer, position, x| observer.layer(layer, position, x));
+            let hidden = self.model.hidden(&x);
+            let logits = self.model.logits(&hidden);
             let positions = hidden.chunks_exact(width).zip(logits.chunks_exact(rows)).zip(first..);
             for ((hidden, logits), position) in positions {
-                let stop_probability = model.stop_probability(hidden);
-                observer.borrow_mut().position(Scores { position, hidden, logits, stop_probability });
+                let stop_probability = self.model.stop_probability(hidden);
+                observer.position(Scores { position, hidden, logits, stop_probability });
             }
-        });
+        }
         Ok(())
     }
 }

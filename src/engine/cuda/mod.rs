@@ -64,11 +64,15 @@ pub struct MemoryUse {
 }
 
 /// A slot as the host knows it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Slot {
     Free,
+    /// A prompt and how many of its tokens the model has seen.
+    Prompt(Vec<u32>, usize),
     /// Position of the newest token in the cache.
     Running(usize),
+    /// As `Running`, and not stepped.
+    Held(usize),
     Ended,
 }
 
@@ -249,17 +253,6 @@ impl CudaEngine {
         self.device.write(&self.main, self.decoder.columns(), &self.columns[..tokens.len()])
     }
 
-    fn prefill(&mut self, slot: usize, prompt: &[u32]) -> Result<()> {
-        for (chunk, tokens) in prompt.chunks(MAX_COLUMNS).enumerate() {
-            let first = chunk * MAX_COLUMNS;
-            self.stage(slot, tokens, first)?;
-            self.decoder.forward(self.main(), tokens.len(), first + tokens.len())?;
-        }
-        let last = self.slots.len() + (prompt.len() - 1) % MAX_COLUMNS;
-        let (to, from) = (self.decoder.residual(slot), self.decoder.residual(last));
-        self.device.copy(&self.main, to, from, self.info.config.hidden_size * 4)
-    }
-
     /// Hands out what the columns made and updates the slots.
     fn deliver(&mut self, running: &[usize], sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
         let (quantizers, samples) = (self.info.config.num_quantizers, self.info.samples_per_frame);
@@ -275,7 +268,7 @@ impl CudaEngine {
                     return Err(Error::invalid("the model", item, "finite numbers", "one that is not"));
                 }
             };
-            self.slots[slot] = match (end, self.slots[slot]) {
+            self.slots[slot] = match (end, &self.slots[slot]) {
                 (None, Slot::Running(position)) => Slot::Running(position + quantizers),
                 _ => Slot::Ended,
             };
@@ -325,14 +318,13 @@ impl Engine for CudaEngine {
         &self.info
     }
 
-    fn start(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
+    fn admit(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
         self.free_slot(slot)?;
         sampler::check(request.sampling)?;
         self.check_tokens(request.prompt, request.max_new_tokens)?;
         if request.max_new_tokens == 0 {
             return Err(Error::input("max_new_tokens", "expected at least 1, found 0"));
         }
-        self.prefill(slot, request.prompt)?;
         if let Some(codec) = &self.codec {
             codec.reset(self.main(), slot)?;
         }
@@ -347,8 +339,41 @@ impl Engine for CudaEngine {
         };
         self.device.write(&self.main, self.decoder.sequence(slot), &self.sequence)?;
         self.device.synchronize(&self.main)?;
-        self.slots[slot] = Slot::Running(request.prompt.len() - 1);
+        self.slots[slot] = Slot::Prompt(request.prompt.to_vec(), 0);
         Ok(())
+    }
+
+    fn prefill(&mut self, slot: usize) -> Result<bool> {
+        let Some(Slot::Prompt(prompt, first)) = self.slots.get(slot) else { return Ok(true) };
+        let (first, length) = (*first, prompt.len());
+        let piece: Vec<u32> = prompt[first..].iter().take(MAX_COLUMNS).copied().collect();
+        self.stage(slot, &piece, first)?;
+        let seen = first + piece.len();
+        self.decoder.forward(self.main(), piece.len(), seen)?;
+        if seen == length {
+            let last = self.slots.len() + piece.len() - 1;
+            let (to, from) = (self.decoder.residual(slot), self.decoder.residual(last));
+            self.device.copy(&self.main, to, from, self.info.config.hidden_size * 4)?;
+            self.slots[slot] = Slot::Running(length - 1);
+        } else if let Slot::Prompt(_, first) = &mut self.slots[slot] {
+            *first = seen;
+        }
+        self.device.synchronize(&self.main)?;
+        Ok(seen == length)
+    }
+
+    fn hold(&mut self, slot: usize, held: bool) {
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        match *state {
+            Slot::Running(position) if held => *state = Slot::Held(position),
+            Slot::Held(position) if !held => *state = Slot::Running(position),
+            _ => {}
+        }
+    }
+
+    fn device_bytes(&self) -> usize {
+        let MemoryUse { decoder, codec } = self.memory();
+        decoder + codec
     }
 
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {

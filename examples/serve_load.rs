@@ -1,0 +1,238 @@
+//! Load on the server: `cargo run --release --example serve_load -- stub` and `… -- demo`. The figures of `docs/serving.md`.
+//!
+//! `stub`: 64 clients on an engine that takes no time to speak of, so that the server is what is measured; every sample of
+//! every stream is compared. `demo`: the demonstration model, heard by clients who play as they hear.
+
+#[path = "../tests/common/http.rs"]
+mod http;
+#[path = "../tests/common/stub.rs"]
+mod stub;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use http::{JSON, ask, begin, connect, get, metric, speak};
+use rumik::engine::cpu::{self, CpuEngine};
+use rumik::engine::sampler::philox;
+use rumik::format::Export;
+use rumik::pass::Standing;
+use rumik::serve::{Condition, Limits, Options, Server, Source, resident_bytes};
+use rumik::speech::Speech;
+use serde_json::{Value, json};
+use stub::{Controls, FRAME, Stub, sample};
+
+const CLIENTS: usize = 64;
+const TEXT: &str = "Good morning, and welcome to the show. My sister opened the window.";
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("stub") => on_stub(),
+        Some("demo") => on_demo(),
+        _ => eprintln!("usage: serve_load stub|demo"),
+    }
+}
+
+fn serve(queue: usize, limits: Limits, load: impl FnOnce() -> Source + Send + 'static) -> Server {
+    let options = Options { bind: "127.0.0.1:0".parse().unwrap(), queue, limits, ..Options::default() };
+    let server = Server::start(options, move || Ok(load())).unwrap();
+    while server.condition() != Condition::Ready {
+        thread::sleep(Duration::from_millis(5));
+    }
+    server
+}
+
+/// Runs `count` numbered pieces of work on `clients` threads.
+fn all(clients: usize, count: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        break;
+                    }
+                    work(number);
+                }
+            });
+        }
+    });
+}
+
+fn random(number: usize, below: usize) -> usize {
+    philox([number as u32, 0, 0, 0], [1, 2])[0] as usize % below
+}
+
+/// Asks for `frames` frames with a seed and compares every sample.
+fn checked(address: SocketAddr, seed: usize, frames: usize) {
+    let body =
+        json!({ "input": TEXT, "response_format": "pcm", "seed": seed, "max_seconds": frames as f64 * 0.08 + 0.01 });
+    let reply = speak(address, &body);
+    assert_eq!((reply.status, reply.whole), (200, true), "{}", String::from_utf8_lossy(&reply.body));
+    let expected: Vec<u8> = (0..frames * FRAME).flat_map(|i| sample(seed as u64, 0, i).to_le_bytes()).collect();
+    assert!(reply.body == expected, "request {seed}: lost or swapped samples");
+}
+
+fn on_stub() {
+    let controls = Controls::default();
+    let engine = Stub::new(CLIENTS, Duration::from_micros(100), None, controls.clone());
+    let limits = Limits { write_timeout: Duration::from_secs(2), ..Limits::default() };
+    let server = serve(CLIENTS, limits, move || engine.source());
+    let address = server.address();
+    all(CLIENTS, 512, |i| checked(address, i, 25)); // everything was used once
+    overhead(address, &controls);
+    let memory = resident_bytes();
+    let begun = Instant::now();
+    all(CLIENTS, 10_000, |i| checked(address, i, 8 + random(i, 17)));
+    let grown = resident_bytes() as f64 / memory as f64 - 1.0;
+    println!(
+        "10,000 requests in {:.1} s, each sample as expected; memory {:+.2} % of {:.0} MB",
+        begun.elapsed().as_secs_f64(),
+        100.0 * grown,
+        memory as f64 / 1e6
+    );
+    mishaps(address);
+    let memory_after = resident_bytes() as f64 / memory as f64 - 1.0;
+    thread::sleep(Duration::from_millis(100));
+    checked(address, 1, 25);
+    println!(
+        "after all that: {} slots busy, {} waiting, memory {:+.2} %, /ready {}",
+        metric(address, "rumik_slots_busy"),
+        metric(address, "rumik_queue_length"),
+        100.0 * memory_after,
+        get(address, "/ready").status
+    );
+}
+
+/// Time of a frame period beyond the engine's own, with all slots speaking.
+fn overhead(address: SocketAddr, controls: &Controls) {
+    let sums = || (metric(address, "rumik_frame_seconds_sum"), metric(address, "rumik_frame_seconds_count"));
+    let (before, made, cpu) = (sums(), controls.frames(), cpu_seconds());
+    let begun = Instant::now();
+    all(CLIENTS, 640, |i| checked(address, i, 62));
+    let (after, made, cpu) = (sums(), controls.frames() - made, cpu_seconds() - cpu);
+    let periods = after.1 - before.1;
+    let busy = after.0 - before.0;
+    println!(
+        "{CLIENTS} clients: {:.0} frames/s ({:.0} times real time in all), {:.1} streams a period, {:.0} us of engine thread a frame; \
+         {:.0} us of processor a frame, clients and their comparison included",
+        made as f64 / begun.elapsed().as_secs_f64(),
+        made as f64 / begun.elapsed().as_secs_f64() / 12.5,
+        made as f64 / periods,
+        1e6 * busy / made as f64,
+        1e6 * cpu / made as f64,
+    );
+}
+
+/// Processor time of this process.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    let ticks = |i: usize| fields[i].parse::<f64>().unwrap();
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// 1,000 hang-ups at random places, 16 readers who stop, 1,000 bodies that are none, all among good requests.
+fn mishaps(address: SocketAddr) {
+    let long =
+        |seed: usize| json!({ "input": TEXT.repeat(20), "response_format": "pcm", "seed": seed, "max_seconds": 60 });
+    let hung_up = AtomicUsize::new(0);
+    let slow: Vec<_> = (0..16).map(|i| begin(connect(address), &long(i))).collect();
+    all(CLIENTS - 16, 3_000, |i| match i % 3 {
+        0 => {
+            let mut stream = begin(connect(address), &long(i));
+            // Some leave before the first sample, some in the middle of a frame.
+            if random(i, 4) > 0 && stream.head().status == 200 {
+                (0..random(i, 20)).for_each(|_| _ = stream.chunk());
+            }
+            hung_up.fetch_add(1, Ordering::Relaxed);
+        }
+        1 => {
+            let bodies: [&[u8]; 5] = [b"", b"{", b"{\"input\": 1}", br#"{"input":"\ud83d"}"#, b"\xff\xfe"];
+            let reply = ask(address, "POST", "/v1/audio/speech", &[JSON], bodies[random(i, 5)]);
+            assert_eq!(reply.status, 400);
+        }
+        _ => checked(address, i, 8 + random(i, 17)),
+    });
+    drop(slow);
+    println!(
+        "{} hang-ups (the server counted {} and {} readers that did not keep up), 1,000 malformed bodies, 1,000 good requests among them",
+        hung_up.into_inner(),
+        metric(address, "rumik_hang_ups_total"),
+        metric(address, "rumik_slow_readers_total"),
+    );
+}
+
+fn demo(slots: usize) -> Server {
+    serve(32, Limits::default(), move || {
+        let export = Export::from_files(rumik::demo::files().unwrap()).unwrap();
+        let speech = Speech::load(&export.config, &export.tokenizer).unwrap();
+        let engine = CpuEngine::new(export, cpu::Options { slots, threads: None, positions: Some(3328) }).unwrap();
+        let (name, chunk_seconds) = ("demo".to_owned(), rumik::demo::CHUNK_SECONDS);
+        Source { name, engine: Box::new(engine), speech, notice: None, chunk_seconds, standing: Standing::BuiltIn }
+    })
+}
+
+/// One stream as a player hears it.
+struct Heard {
+    first_ms: f64,
+    /// Worst lead of the sound over the playing that began with the first frame; negative: a gap.
+    lead_ms: f64,
+    seconds: f64,
+}
+
+fn hear(address: SocketAddr, body: &Value) -> Heard {
+    let begun = Instant::now();
+    let mut stream = begin(connect(address), body);
+    assert_eq!(stream.head().status, 200);
+    stream.chunk().unwrap();
+    let first = begun.elapsed().as_secs_f64();
+    let mut lead = f64::INFINITY;
+    loop {
+        let had = stream.reply.body.len() as f64 / 48_000.0;
+        if stream.chunk().is_none() {
+            break;
+        }
+        lead = lead.min(had - (begun.elapsed().as_secs_f64() - first));
+    }
+    assert!(stream.reply.whole);
+    Heard { first_ms: 1e3 * first, lead_ms: 1e3 * lead, seconds: stream.reply.body.len() as f64 / 48_000.0 }
+}
+
+fn on_demo() {
+    let server = demo(16);
+    let address = server.address();
+    let body = |seed: usize| json!({ "input": TEXT, "response_format": "pcm", "seed": seed });
+    (0..3).for_each(|i| _ = hear(address, &body(i)));
+    let mut results = BTreeMap::new();
+    for clients in [1, 2, 4, 6, 8, 12, 16] {
+        let heard = std::sync::Mutex::new(Vec::new());
+        let begun = Instant::now();
+        all(clients, 10 * clients, |i| {
+            let one = hear(address, &body(100 + i));
+            heard.lock().unwrap().push(one);
+        });
+        let wall = begun.elapsed().as_secs_f64();
+        results.insert(clients, (heard.into_inner().unwrap(), wall));
+    }
+    println!(
+        "clients | first audio p50, p95 (ms) | streams without a gap | worst lead (ms) | times real time, all together"
+    );
+    for (clients, (mut heard, wall)) in results {
+        heard.sort_by(|a, b| a.first_ms.total_cmp(&b.first_ms));
+        let at = |share: f64| heard[((heard.len() - 1) as f64 * share).round() as usize].first_ms;
+        let smooth = heard.iter().filter(|one| one.lead_ms >= 0.0).count();
+        let worst = heard.iter().map(|one| one.lead_ms).fold(f64::INFINITY, f64::min);
+        let seconds: f64 = heard.iter().map(|one| one.seconds).sum();
+        println!(
+            "{clients:7} | {:.0}, {:.0} | {smooth} of {} | {worst:.0} | {:.1}",
+            at(0.5),
+            at(0.95),
+            heard.len(),
+            seconds / wall
+        );
+    }
+}
