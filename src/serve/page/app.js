@@ -179,10 +179,7 @@ async function readNow() {
   try {
     showReading($("reading"), await api.read(settings.reading(), readingRequest.signal));
   } catch (error) {
-    if (error.name === "AbortError") return;
-    // A text without a word is refused like a request to speak it.
-    if (error.status === 400) showReading($("reading"), { chunks: [] });
-    else showError(error);
+    if (error.name !== "AbortError") $("reading").textContent = error.message;
   }
 }
 
@@ -205,7 +202,7 @@ $("composer").addEventListener("input", () => {
   readSoon();
 });
 $("play").addEventListener("click", () => (player.state === "playing" ? player.pause() : player.play()));
-$("seek").addEventListener("input", () => player.play(Math.min(Number($("seek").value), player.duration)));
+$("seek").addEventListener("input", () => player.seek(Number($("seek").value)));
 for (const chip of document.querySelectorAll("[data-insert]")) {
   chip.addEventListener("click", () => insert(chip.dataset.insert));
 }
@@ -246,7 +243,7 @@ async function start() {
     rate = choices.sample_rate;
     $("model").textContent = state.model;
     $("backend").textContent = state.backend;
-    tell("unverified", state.verified === false && `Unverified: ${state.verification}`);
+    tell("unverified", !state.verified && `This model is not verified: nothing shows that it speaks like its original. (${state.standing})`);
     tell("about", state.notice);
   } catch (error) {
     const loading = error.status === 503;

@@ -34,6 +34,7 @@ export class Player {
     this.#silence();
     this.#samples = new Int16Array(2 * this.#rate);
     this.#length = 0;
+    this.#anchor = { time: 0, at: 0 };
     this.#until = 0;
     this.#complete = false;
     this.#stopped = false;
@@ -55,20 +56,25 @@ export class Player {
   /** Says that nothing more will come. */
   complete() {
     this.#complete = true;
+    this.#endIfOver();
   }
 
-  /** Plays from a second on, or goes on after a pause. */
-  play(from = this.position) {
+  /** Goes on after a pause, or plays from the beginning. */
+  play() {
+    if (this.#stopped) this.seek(0);
+    this.#context?.resume();
+  }
+
+  /** Plays from a second on. */
+  seek(seconds) {
     if (!this.#length) return;
+    this.#silence();
+    this.#until = Math.min(Math.floor(seconds * this.#rate), this.#length);
+    this.#anchor = { time: 0, at: this.#until };
+    this.#stopped = false;
     this.#context.resume();
-    if (this.#stopped || from !== this.position) {
-      const at = from >= this.duration ? 0 : Math.floor(from * this.#rate);
-      this.#silence();
-      this.#until = at;
-      this.#anchor = { time: 0, at };
-      this.#stopped = false;
-      this.#schedule();
-    }
+    this.#schedule();
+    this.#endIfOver();
   }
 
   pause() {
@@ -79,7 +85,7 @@ export class Player {
   stop() {
     this.#silence();
     this.#stopped = true;
-    this.#anchor = { time: 0, at: 0 };
+    this.#context?.suspend(); // an output that runs for nobody costs battery
   }
 
   get samples() {
@@ -92,21 +98,16 @@ export class Player {
 
   /** The second that sounds now. */
   get position() {
-    if (this.#stopped || !this.#context) return this.#rate ? this.#anchor.at / this.#rate : 0;
+    if (this.#stopped) return 0;
     const since = Math.max(0, this.#context.currentTime - this.#anchor.time);
     return Math.min(this.#anchor.at / this.#rate + since, this.#until / this.#rate);
   }
 
-  /** "empty", "blocked" by the browser, "playing", "paused", or "over". */
+  /** "empty", "playing", "paused" by the visitor or by the browser, or "over". */
   get state() {
     if (!this.#length) return "empty";
     if (this.#stopped) return "over";
-    if (this.#context.state !== "running") return "paused";
-    if (this.#complete && this.position >= this.duration) {
-      this.stop();
-      return "over";
-    }
-    return "playing";
+    return this.#context.state === "running" ? "playing" : "paused";
   }
 
   #schedule() {
@@ -125,14 +126,21 @@ export class Player {
     const source = this.#context.createBufferSource();
     source.buffer = buffer;
     source.connect(this.#context.destination);
-    source.onended = () => this.#sources.delete(source);
+    source.onended = () => {
+      if (this.#sources.delete(source)) this.#endIfOver();
+    };
     source.start(start);
     this.#sources.add(source);
     this.#until = this.#length;
   }
 
+  #endIfOver() {
+    if (this.#complete && !this.#sources.size && !this.#stopped) this.stop();
+  }
+
   #silence() {
-    for (const source of this.#sources) source.stop();
+    const sources = [...this.#sources];
     this.#sources.clear();
+    for (const source of sources) source.stop();
   }
 }
