@@ -110,17 +110,25 @@ pub fn speak(
         let spoken = utterance(engine, &request, &mut clock, listener);
         engine.reset(SLOT);
         let (tokens, codes, end) = spoken?;
-        let Some((text, prompt)) = plan.advance(tokens.len()) else { break };
+        let Some(Piece { text, prompt }) = plan.advance(tokens.len()) else { break };
         utterances.push(Utterance { text, prompt, tokens, codes, end });
     }
     Ok(Spoken { utterances, dropped: plan.dropped, timings: clock.stop() })
 }
 
+/// One chunk of text, ready for the engine.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The text of the chunk.
+    pub text: String,
+    /// Its prompt ids.
+    pub prompt: Vec<u32>,
+}
+
 /// A script ready to be spoken, one request to the engine after another; whoever owns the engine says when.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Text and prompt ids of what is still to be spoken.
-    chunks: VecDeque<(String, Vec<u32>)>,
+    pieces: VecDeque<Piece>,
     /// Control strings that were left out of the text, each once.
     pub dropped: Vec<String>,
     sampling: Sampling,
@@ -130,60 +138,47 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Finds everything that can be wrong with a script, before any sound.
+    /// Text → chunks → prompt ids. Everything that can be wrong with a script is found here, before any sound.
     ///
     /// # Errors
     /// [`Error::Input`] naming the field at fault.
     pub fn new(info: &Info, speech: &Speech, script: &Script<'_>) -> Result<Plan> {
         sampler::check(script.sampling)?;
         let budget = Budget::new(info, script.max_seconds)?;
-        let Prompts { chunks, dropped } = prompts(speech, script)?;
-        Ok(Plan { chunks: chunks.into(), dropped, sampling: script.sampling, seed: script.seed, sequence: 0, budget })
+        let prepared = speech::prepare(script.text, &script.preparation);
+        let mut dropped: Vec<String> = prepared.dropped().into_iter().map(str::to_owned).collect();
+        let mut pieces = VecDeque::new();
+        for chunk in prepared.speakable()? {
+            let Prompt { ids, dropped: late } = speech.prompt(&script.style, &chunk.text)?;
+            dropped.extend(late);
+            pieces.push_back(Piece { text: chunk.text, prompt: ids });
+        }
+        Ok(Plan { pieces, dropped, sampling: script.sampling, seed: script.seed, sequence: 0, budget })
     }
 
-    /// Prompt ids of what is still to be spoken, in order.
-    pub fn prompts(&self) -> impl Iterator<Item = &[u32]> {
-        self.chunks.iter().map(|(_, prompt)| prompt.as_slice())
+    /// The pieces still to be spoken, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.iter()
     }
 
     /// What the engine is to speak next; `None` when all is said or the time limit is reached.
     pub fn request(&self) -> Option<Request<'_>> {
-        let (_, prompt) = self.chunks.front().filter(|_| !self.budget.is_spent())?;
+        let piece = self.pieces.front().filter(|_| !self.budget.is_spent())?;
         Some(Request {
-            prompt,
+            prompt: &piece.prompt,
             sampling: self.sampling,
-            max_new_tokens: self.budget.for_prompt(prompt.len()),
+            max_new_tokens: self.budget.for_prompt(piece.prompt.len()),
             seed: self.seed,
             sequence: self.sequence,
         })
     }
 
-    /// Takes the chunk that was spoken in `tokens` tokens off the plan: its text and prompt ids.
-    pub fn advance(&mut self, tokens: usize) -> Option<(String, Vec<u32>)> {
+    /// Takes the piece that was spoken in `tokens` tokens off the plan.
+    pub fn advance(&mut self, tokens: usize) -> Option<Piece> {
         self.budget.spend(tokens);
         self.sequence += 1;
-        self.chunks.pop_front()
+        self.pieces.pop_front()
     }
-}
-
-struct Prompts {
-    /// Text and prompt ids.
-    chunks: Vec<(String, Vec<u32>)>,
-    /// Control strings that were left out.
-    dropped: Vec<String>,
-}
-
-/// Text → chunks → prompt ids.
-fn prompts(speech: &Speech, script: &Script) -> Result<Prompts> {
-    let prepared = speech::prepare(script.text, &script.preparation);
-    let mut dropped: Vec<String> = prepared.dropped().into_iter().map(str::to_owned).collect();
-    let mut chunks = Vec::new();
-    for chunk in prepared.speakable()? {
-        let Prompt { ids, dropped: late } = speech.prompt(&script.style, &chunk.text)?;
-        dropped.extend(late);
-        chunks.push((chunk.text, ids));
-    }
-    Ok(Prompts { chunks, dropped })
 }
 
 /// Prompt ids → tokens `[n]`, codes `[frames, q]`, and sound on the way.

@@ -35,8 +35,8 @@ pub(super) fn of_script(model: &[u8], plan: &Plan, script: &Script) -> String {
     hasher.part(&script.sampling.temperature.to_bits().to_le_bytes());
     hasher.part(&(script.sampling.top_k as u64).to_le_bytes());
     hasher.part(&script.max_seconds.map_or(Vec::new(), |seconds| seconds.to_bits().to_le_bytes().to_vec()));
-    for prompt in plan.prompts() {
-        hasher.part(&prompt.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
+    for piece in plan.pieces() {
+        hasher.part(&piece.prompt.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
     }
     let digest = hasher.0.finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()[..DIGITS].to_owned()
