@@ -1,6 +1,5 @@
 //! Connections: who is let in, how long a peer may take, and how they end.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -81,7 +80,7 @@ async fn connection(
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
         let router = router.clone();
-        async move { Ok::<_, Infallible>(router.oneshot(request.map(Body::new)).await?) }
+        async move { router.oneshot(request.map(Body::new)).await }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

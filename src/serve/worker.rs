@@ -129,10 +129,11 @@ impl Worker {
                 self.waiting.push(job.client, false, job.arrival, job);
             }
             self.dismiss();
-            if let Err(error) = self.seat().and_then(|()| self.advance()) {
+            let seated = self.seat();
+            self.report();
+            if let Err(error) = seated.and_then(|()| self.advance()) {
                 self.recover(&error);
             }
-            self.report();
         }
         self.end_all(Failure::Stopping);
         self.report();

@@ -25,29 +25,29 @@ use stub::{Controls, Stub};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a free port.
-pub struct Served {
+pub(crate) struct Served {
     server: Server,
-    pub address: SocketAddr,
-    pub controls: Controls,
+    pub(crate) address: SocketAddr,
+    pub(crate) controls: Controls,
 }
 
 impl Served {
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(self.server.drain());
     }
 
-    pub fn condition(&self) -> Condition {
+    pub(crate) fn condition(&self) -> Condition {
         self.server.condition()
     }
 }
 
 /// Options of a test: a free port.
-pub fn options(queue: usize) -> Options {
+pub(crate) fn options(queue: usize) -> Options {
     Options { bind: "127.0.0.1:0".parse().unwrap(), queue, ..Options::default() }
 }
 
-pub fn start(options: Options, controls: Controls, load: impl FnOnce() -> Source + Send + 'static) -> Served {
+pub(crate) fn start(options: Options, controls: Controls, load: impl FnOnce() -> Source + Send + 'static) -> Served {
     let server = Server::start(options, move || Ok(load())).unwrap();
     let served = Served { address: server.address(), server, controls };
     until("the server is ready", || served.condition() == Condition::Ready);
@@ -55,7 +55,7 @@ pub fn start(options: Options, controls: Controls, load: impl FnOnce() -> Source
 }
 
 /// A stub of `slots` that takes `frame_ms` for a frame, behind `options`.
-pub fn serve_stub(options: Options, slots: usize, frame_ms: u64, frames: Option<usize>) -> Served {
+pub(crate) fn serve_stub(options: Options, slots: usize, frame_ms: u64, frames: Option<usize>) -> Served {
     let controls = Controls::default();
     let stub = Stub::new(slots, Duration::from_millis(frame_ms), frames, controls.clone());
     let served = start(options, controls, move || stub.source());
@@ -64,7 +64,7 @@ pub fn serve_stub(options: Options, slots: usize, frame_ms: u64, frames: Option<
 }
 
 /// The demonstration model in `slots`.
-pub fn serve_demo(slots: usize) -> Served {
+pub(crate) fn serve_demo(slots: usize) -> Served {
     start(options(32), Controls::default(), move || {
         let export = Export::from_files(rumik::demo::files().unwrap()).unwrap();
         let speech = Speech::load(&export.config, &export.tokenizer).unwrap();
@@ -81,13 +81,13 @@ pub fn serve_demo(slots: usize) -> Served {
 }
 
 /// Limits with another time for a frame to wait.
-pub fn impatient(write_timeout_ms: u64) -> Limits {
+pub(crate) fn impatient(write_timeout_ms: u64) -> Limits {
     Limits { write_timeout: Duration::from_millis(write_timeout_ms), ..Limits::default() }
 }
 
 /// Waits for something that will come.
 #[track_caller]
-pub fn until(what: &str, reached: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, reached: impl Fn() -> bool) {
     let begun = Instant::now();
     while !reached() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
@@ -96,6 +96,6 @@ pub fn until(what: &str, reached: impl Fn() -> bool) {
 }
 
 /// A text of so many pieces of at most 6 s.
-pub fn long_text(pieces: usize) -> String {
+pub(crate) fn long_text(pieces: usize) -> String {
     "The sister of my good friend opened the window of the big house and saw the rain in the evening. ".repeat(pieces)
 }

@@ -48,8 +48,8 @@ fn how_samples_are_pushed_changes_nothing() {
 fn wav_has_exact_sizes_in_a_file_and_open_ones_in_a_stream() {
     let pcm = sound();
     let file = whole(Format::Wav, RATE_HZ, BLOCK, &pcm).unwrap();
-    let samples: Vec<i16> = hound::WavReader::new(file.as_slice()).unwrap().samples().map(Result::unwrap).collect();
-    assert_eq!(samples, pcm);
+    let samples = hound::WavReader::new(file.as_slice()).unwrap().into_samples();
+    assert_eq!(samples.collect::<std::result::Result<Vec<i16>, _>>().unwrap(), pcm);
     let (stream, _) = streamed(Format::Wav, &pcm, BLOCK);
     assert_eq!(stream[40..44], UNKNOWN_LENGTH.to_le_bytes());
 }
