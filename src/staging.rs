@@ -132,8 +132,11 @@ fn parent(path: &Path) -> &Path {
 }
 
 /// Creates the folder if need be and locks it. The lock ends with the process, however that ends.
+///
+/// # Errors
+/// [`Error::Input`] when another run holds the lock; [`Error::Io`].
 #[cfg(unix)]
-fn lock(folder: &Path) -> Result<Option<File>> {
+pub fn lock(folder: &Path) -> Result<Option<File>> {
     use std::os::unix::fs::MetadataExt;
     loop {
         std::fs::create_dir_all(parent(folder)).map_err(Error::io("create the folder", parent(folder)))?;
@@ -149,6 +152,8 @@ fn lock(folder: &Path) -> Result<Option<File>> {
             Err(std::fs::TryLockError::WouldBlock) => {
                 return Err(Error::input("--out", format!("another run is writing {}", folder.display())));
             }
+            // Some cluster file systems have no locks; two runs with one `--out` are the user's to avoid there.
+            Err(std::fs::TryLockError::Error(e)) if e.kind() == std::io::ErrorKind::Unsupported => return Ok(None),
             Err(std::fs::TryLockError::Error(e)) => return Err(Error::io("lock", folder)(e)),
         }
         // Another run may have renamed or removed the folder between opening and locking: then the lock is on something else.
@@ -161,8 +166,11 @@ fn lock(folder: &Path) -> Result<Option<File>> {
 }
 
 /// Creates the folder if need be. Folders cannot be locked here; two runs with one `--out` are the user's to avoid.
+///
+/// # Errors
+/// [`Error::Io`].
 #[cfg(not(unix))]
-fn lock(folder: &Path) -> Result<Option<File>> {
+pub fn lock(folder: &Path) -> Result<Option<File>> {
     std::fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
     Ok(None)
 }

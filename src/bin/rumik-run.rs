@@ -11,7 +11,7 @@ use rumik::cli;
 /// words in four synthetic voices. For the real model, run `rumik-export --out rumik-int4` once (it downloads 6.8 GB and
 /// writes 2.5 GB), then add `--model rumik-int4`.
 ///
-/// Exit status: 0 done, 2 could not run.
+/// Exit status: 0 done; 1 done, but `batch` refused some lines; 2 could not run.
 #[derive(Parser)]
 #[command(version, name = "rumik-run")]
 struct Arguments {
@@ -23,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Say a text: to a file, to stdout or to the sound card
     Say(Box<cli::say::SayArgs>),
+    /// Say many texts: JSON lines to WAV files, resumable, on one machine or many
+    Batch(Box<cli::batch::BatchArgs>),
     /// Show what would be said: chunks, seconds, and every number, date or sign that is read as words
     Text(Box<cli::text::ShowArgs>),
     /// Measure how fast a model speaks on this machine
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     cli::exit(match arguments.command {
         Command::Say(args) => cli::say::run(&args),
+        Command::Batch(args) => cli::batch::run(&args),
         Command::Text(args) => cli::text::run(&args),
         Command::Bench(args) => cli::bench::run(&args),
         Command::Tune(args) => cli::tune::run(&args),

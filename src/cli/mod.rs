@@ -1,5 +1,6 @@
 //! What the three programs share: exit codes, the one line an error becomes, progress bars and JSON output.
 
+pub mod batch;
 pub mod bench;
 pub mod model;
 pub mod output;

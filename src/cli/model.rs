@@ -84,6 +84,8 @@ pub struct Model {
     pub chunk_seconds: f64,
     /// How far its speech has been proven on this kind of backend. Serving asks for [`Standing::require`].
     pub standing: Standing,
+    /// Its files.
+    pub files: Files,
 }
 
 impl Model {
@@ -101,12 +103,12 @@ impl Model {
     /// As [`Model::open`].
     pub fn open_with(args: &ModelArgs, slots: Option<usize>) -> Result<Model> {
         let Source { files, paths, notice, chunk_seconds } = Source::find(args)?;
-        let export = Export::from_files(files)?;
+        let export = Export::from_files(files.clone())?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
         let name = export.name.clone();
         let engine = engine(export, args, slots)?;
         let standing = paths.map_or(Standing::BuiltIn, |paths| Standing::of(&paths, engine.info().kind));
-        Ok(Model { name, engine, speech, notice, chunk_seconds, standing })
+        Ok(Model { name, engine, speech, notice, chunk_seconds, standing, files })
     }
 }
 

@@ -79,23 +79,25 @@ impl TextArgs {
             let message = format!("{chunk_seconds}: expected 1 to {} seconds", speech::LONGEST_CHUNK_SECONDS);
             return Err(Error::input("--chunk-seconds", message));
         }
-        let lexicon = match &self.lexicon {
-            Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-                Lexicon::parse(&path.display().to_string(), &text)?
-            }
-            None => Lexicon::default(),
-        };
         Ok(Options {
             normalize: !self.no_normalize,
             markup: !self.keep_markup,
             language: self.language,
-            lexicon,
+            lexicon: self.lexicon.as_deref().map(read_lexicon).transpose()?.unwrap_or_default(),
             chunk_seconds,
             pace: self.pace,
             ..Options::default()
         })
     }
+}
+
+/// Reads a lexicon file.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Invalid`] naming the line.
+pub(super) fn read_lexicon(path: &Path) -> Result<Lexicon> {
+    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    Lexicon::parse(&path.display().to_string(), &text)
 }
 
 /// Options of `text`.

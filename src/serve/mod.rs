@@ -15,6 +15,7 @@ pub mod encode;
 mod keys;
 mod metrics;
 mod net;
+mod page;
 mod state;
 mod stream;
 mod waiting;

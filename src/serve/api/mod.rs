@@ -35,7 +35,7 @@ pub(super) fn router(app: &Arc<App>) -> Router {
         .route("/ready", get(status::ready))
         .route("/metrics", get(status::metrics))
         .route("/openapi.json", get(status::openapi));
-    let mut router = api.merge(open).with_state(app.clone());
+    let mut router = api.merge(open).merge(crate::serve::page::router()).with_state(app.clone());
     router = router.fallback(|| async { ApiError::not_found() });
     router = router.method_not_allowed_fallback(|| async { ApiError::method() });
     router = router.layer(from_fn_with_state(app.clone(), finish));
