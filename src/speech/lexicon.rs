@@ -52,6 +52,9 @@ impl Lexicon {
 
     /// The entry that matches whole words at a byte of the text: the byte after it, and its spoken form.
     pub(super) fn find(&self, text: &str, at: usize) -> Option<(usize, &str)> {
+        if self.entries.is_empty() {
+            return None;
+        }
         let rest = &text[at..];
         let entries = self.entries.get(&rest.chars().next()?)?;
         let inside = |c: Option<char>| c.is_some_and(|c| is_word_char(c) || c.is_numeric());

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use compact_str::CompactString;
 use serde::Serialize;
 
 use super::clean::{self, CONTROL_RULE};
@@ -77,9 +78,9 @@ pub struct Rewrite {
     /// Name of the rule: `cardinal`, `date`, `emoji`, …
     pub rule: &'static str,
     /// As written.
-    pub from: String,
+    pub from: CompactString,
     /// As spoken; empty if dropped.
-    pub to: String,
+    pub to: CompactString,
 }
 
 /// Prepares a text: cleans it, reads what is not written as words, and cuts it into chunks.
@@ -94,7 +95,7 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
         short_forms: options.short_forms,
         lexicon: &options.lexicon,
     };
-    let spoken = read::read(&cleaned, manner);
+    let spoken = read::read(cleaned, manner);
     if !is_speakable(&spoken.text) {
         return Prepared::default();
     }
@@ -102,14 +103,14 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
     let cap = if valid { options.chunk_seconds } else { DEFAULT_CHUNK_SECONDS };
     let stretch = stretch(options.pace);
     let ranges = chunk::ranges(&spoken, cap / stretch);
-    let mut edits = spoken.edits.iter().peekable();
+    let mut edits = spoken.edits.into_iter().peekable();
     let mut chunks = Vec::with_capacity(ranges.len());
     for (i, (start, end)) in ranges.iter().enumerate() {
         // Edits between two chunks go with the earlier, those after the last with the last.
         let limit = ranges.get(i + 1).map_or(usize::MAX, |(next, _)| *next);
         let mut rewrites = Vec::new();
         while let Some(edit) = edits.next_if(|edit| edit.at.start < limit) {
-            rewrites.push(Rewrite { rule: edit.rule, from: edit.from.clone(), to: edit.to.clone() });
+            rewrites.push(Rewrite { rule: edit.rule, from: edit.from, to: edit.to });
         }
         let text = spoken.text[*start..*end].split_whitespace().collect::<Vec<_>>().join(" ");
         let seconds = (chunk::seconds(&text) * stretch * 100.0).round() / 100.0;
