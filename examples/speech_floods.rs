@@ -1,7 +1,7 @@
 //! The worst texts for the speech front end, looked for systematically: every repetition of up to three signs.
 //!
 //! ```text
-//! cargo run --release --example speech_floods              all of them at 32 KiB, the slowest again at 1 MiB
+//! cargo run --release --example speech_floods              all of them at 8 KiB, the slowest again at 1 MiB
 //! cargo run --release --example speech_floods -- '1,' '7 '   these at 1 MiB
 //! ```
 //!
@@ -15,7 +15,7 @@ use rumik::speech::{Options, prepare};
 
 /// Signs that begin, join or end something for one of the readers, and letters, marks and joiners of each kind.
 const SIGNS: &str = "10५ ,.:;-–/+*%=#@&|~^('\"<>₹$°½²aAkIकरि\u{94d}\u{93c}।\n\u{200d}\u{200b}\u{301}😀_[!`s×";
-const SMALL: usize = 1 << 15;
+const SMALL: usize = 1 << 13;
 const LARGE: usize = 1 << 20;
 /// How many of the slowest are measured again.
 const SLOWEST: usize = 24;

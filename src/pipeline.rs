@@ -140,7 +140,12 @@ fn prompts(speech: &Speech, script: &Script) -> Result<Prompts> {
     let mut chunks = Vec::new();
     for chunk in prepared.speakable()? {
         let Prompt { ids, dropped: late } = speech.prompt(&script.style, &chunk.text)?;
-        dropped.extend(late);
+        // What cleaning named already may come up again when the tokenizer has more control strings of the kind.
+        for string in late {
+            if !dropped.contains(&string) {
+                dropped.push(string);
+            }
+        }
         chunks.push((chunk.text, ids));
     }
     Ok(Prompts { chunks, dropped })

@@ -18,6 +18,21 @@ pub const DEFAULT_CHUNK_SECONDS: f64 = 25.0;
 /// Largest cap accepted.
 pub const LONGEST_CHUNK_SECONDS: f64 = 30.0;
 
+/// Smallest cap accepted.
+pub const SHORTEST_CHUNK_SECONDS: f64 = 1.0;
+
+/// Checks a cap that a user asks for.
+///
+/// # Errors
+/// [`Error::Input`] for `parameter` if it is out of range.
+pub fn check_chunk_seconds(parameter: &'static str, seconds: f64) -> Result<f64> {
+    if (SHORTEST_CHUNK_SECONDS..=LONGEST_CHUNK_SECONDS).contains(&seconds) {
+        return Ok(seconds);
+    }
+    let message = format!("{seconds}: expected {SHORTEST_CHUNK_SECONDS} to {LONGEST_CHUNK_SECONDS} seconds");
+    Err(Error::input(parameter, message))
+}
+
 /// How a text is prepared.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -159,14 +174,25 @@ impl fmt::Display for Prepared {
         if self.chunks.is_empty() {
             return writeln!(f, "nothing to say");
         }
+        // One column for the rules, as wide as the longest that occurs.
+        let rules = self.chunks.iter().flat_map(|chunk| &chunk.rewrites).map(|rewrite| rewrite.rule.len());
+        let width = rules.max().unwrap_or(0);
         for (i, chunk) in self.chunks.iter().enumerate() {
             let words = chunk.text.split(' ').count();
-            writeln!(f, "chunk {} of {}, about {:.1} s, {words} words", i + 1, self.chunks.len(), chunk.seconds)?;
+            let s = if words == 1 { "" } else { "s" };
+            writeln!(f, "chunk {} of {}, about {:.1} s, {words} word{s}", i + 1, self.chunks.len(), chunk.seconds)?;
             writeln!(f, "  {}", chunk.text)?;
             for rewrite in &chunk.rewrites {
                 let to = if rewrite.to.trim().is_empty() { "(nothing)".to_owned() } else { visible(&rewrite.to) };
-                writeln!(f, "  {:<18} {}  →  {to}", rewrite.rule, visible(&rewrite.from))?;
+                writeln!(f, "  {:<width$}  {}  →  {to}", rewrite.rule, visible(&rewrite.from))?;
             }
+            if i + 1 < self.chunks.len() {
+                writeln!(f)?;
+            }
+        }
+        if self.chunks.len() > 1 {
+            let seconds: f64 = self.chunks.iter().map(|chunk| chunk.seconds).sum();
+            writeln!(f, "\n{} chunks, about {seconds:.1} s", self.chunks.len())?;
         }
         Ok(())
     }
@@ -179,6 +205,8 @@ fn visible(text: &str) -> String {
         .chars()
         .take(LONGEST)
         .map(|c| match c {
+            // A lone space would not be seen.
+            ' ' if text.trim().is_empty() => "␣".to_owned(),
             ' ' => " ".to_owned(),
             c if c.is_control()
                 || c.is_whitespace()
