@@ -144,7 +144,7 @@ fn nothing_to_say_gives_no_chunk() {
     assert_eq!(prepare("नमस्ते 😀", &Options::default()).speakable().unwrap()[0].text, "नमस्ते");
 }
 
-/// A third of a million dropped marks inside one number: each was once measured by the length of the whole reading, for hours.
+/// A third of a million dropped marks inside one number: each was once measured by the length of the whole reading.
 #[test]
 fn marks_inside_a_long_number_cost_no_more_than_others() {
     let marks = 350_000;
