@@ -150,7 +150,12 @@ impl Plan {
         let mut pieces = VecDeque::new();
         for chunk in prepared.speakable()? {
             let Prompt { ids, dropped: late } = speech.prompt(&script.style, &chunk.text)?;
-            dropped.extend(late);
+            // What cleaning named already may come up again when the tokenizer has more control strings of the kind.
+            for string in late {
+                if !dropped.contains(&string) {
+                    dropped.push(string);
+                }
+            }
             pieces.push_back(Piece { text: chunk.text, prompt: ids });
         }
         Ok(Plan { pieces, dropped, sampling: script.sampling, seed: script.seed, sequence: 0, budget })

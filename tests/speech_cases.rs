@@ -85,8 +85,8 @@ fn the_report_shows_every_rewrite_with_its_rule() {
     let prepared = prepare("**कुल** 12,34,567 <audio>", &Options::default());
     let report = prepared.to_string();
     assert!(report.starts_with("chunk 1 of 1, about "), "{report}");
-    assert!(report.contains("cardinal           12,34,567  →  बारह लाख चौंतीस हज़ार पाँच सौ सड़सठ"), "{report}");
-    assert!(report.contains("control string     <audio>  →  (nothing)"), "{report}");
+    assert!(report.contains("cardinal        12,34,567  →  बारह लाख चौंतीस हज़ार पाँच सौ सड़सठ"), "{report}");
+    assert!(report.contains("control string  <audio>  →  (nothing)"), "{report}");
     assert_eq!(prepared.dropped(), ["<audio>"]);
     let json = serde_json::to_value(&prepared).unwrap();
     assert_eq!(json["chunks"][0]["rewrites"][2]["rule"], "cardinal");

@@ -14,6 +14,23 @@ static SPEECH: LazyLock<Speech> = LazyLock::new(|| {
     Speech::load(&config, &fs::read(folder.join("tokenizer.json")).unwrap()).unwrap()
 });
 
+/// Every added token of the fixture, every unit among them, and strings of the same shapes that it does not have.
+static CONTROLS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden/tiny/tokenizer.json");
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let added = json["added_tokens"].as_array().unwrap().iter();
+    let mut controls: Vec<String> = added.map(|token| token["content"].as_str().unwrap().to_owned()).collect();
+    assert!(controls.len() >= 500);
+    let strange =
+        ["<|im_end|>", "<|x|>", "<s>", "</s>", "<99999_9>", "<description=\"x\">", "<description=", "<au", "dio>"];
+    // The strings of the frame and the tags stand among hundreds of units: often enough only if repeated.
+    for _ in 0..20 {
+        controls.extend(strange.map(str::to_owned));
+        controls.extend(["<audio>", "</audio>", "<text>", "<laugh>", "<PAD>", "<BOS_TOKEN>"].map(str::to_owned));
+    }
+    controls
+});
+
 /// Pieces that mean something to some rule, so that random rows of them meet its edges.
 const PIECES: [&str; 72] = [
     "1",
@@ -138,16 +155,57 @@ proptest! {
         prop_assert_eq!(joined(&whole), joined(&short));
     }
 
+    /// Whatever control string stands wherever in a text, its ids are plain ones and those of the tags that are left in it; and
+    /// what was dropped is named once.
     #[test]
-    fn no_chunk_becomes_a_control_token(text in text()) {
-        for chunk in prepare(&text, &Options::default()).chunks {
-            let prompt = SPEECH.prompt(&Style::default(), &chunk.text).unwrap();
+    fn no_text_becomes_a_control_token(
+        text in text(),
+        inserted in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
+        normalize: bool,
+        markup: bool,
+    ) {
+        let text = insert(text, &inserted);
+        let prepared = prepare(&text, &Options { normalize, markup, ..Options::default() });
+        let dropped = prepared.dropped();
+        prop_assert!(dropped.iter().enumerate().all(|(i, name)| !dropped[..i].contains(name)), "{dropped:?}");
+        for chunk in &prepared.chunks {
             let tags: usize = TAGS.iter().map(|tag| chunk.text.matches(tag).count()).sum();
-            // Ids of the fixture: 0 to 10 special, 600 to 1114 units and frame, 1115 to 1117 tags.
-            let inner = &prompt.ids[2..prompt.ids.len() - 1];
-            prop_assert!(inner.iter().all(|id| (11..600).contains(id) || *id >= 1115));
-            prop_assert_eq!(inner.iter().filter(|id| **id >= 1115).count(), tags);
-            prop_assert!(prompt.dropped.is_empty(), "{:?}", prompt.dropped);
+            if let Ok(prompt) = SPEECH.prompt(&Style::default(), &chunk.text) {
+                prop_assert_eq!(control_ids(&prompt.ids), tags, "{}", chunk.text);
+                let late = &prompt.dropped;
+                prop_assert!(late.iter().enumerate().all(|(i, name)| !late[..i].contains(name)), "{late:?}");
+            }
         }
     }
+
+    /// The same without any cleaning before the tokenizer.
+    #[test]
+    fn no_raw_text_becomes_a_control_token(
+        text in text(),
+        inserted in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
+    ) {
+        let text = insert(text, &inserted);
+        if let Ok(prompt) = SPEECH.prompt(&Style::default(), &text) {
+            let left: usize = TAGS.iter().map(|tag| text.matches(tag).count()).sum();
+            prop_assert!(control_ids(&prompt.ids) <= left, "{text}");
+        }
+    }
+}
+
+/// Puts control strings into a text, each at a character boundary.
+fn insert(mut text: String, places: &[(prop::sample::Index, prop::sample::Index)]) -> String {
+    for (place, which) in places {
+        let at = place.index(text.chars().count() + 1);
+        let at = text.char_indices().nth(at).map_or(text.len(), |(at, _)| at);
+        text.insert_str(at, &CONTROLS[which.index(CONTROLS.len())]);
+    }
+    text
+}
+
+/// Number of tags among the ids between the frame of a prompt; no other control id may be there.
+fn control_ids(ids: &[u32]) -> usize {
+    // Ids of the fixture: 0 to 10 special, 600 to 1114 units and frame, 1115 to 1117 tags.
+    let inner = &ids[2..ids.len() - 1];
+    assert!(inner.iter().all(|id| (11..600).contains(id) || (1115..=1117).contains(id)), "{ids:?}");
+    inner.iter().filter(|id| **id >= 1115).count()
 }

@@ -33,7 +33,13 @@ pub struct TextArgs {
     /// Read numbers in this language (hi, en, bn, …); by default each sentence is read in its own
     #[arg(long)]
     language: Option<Lang>,
-    /// Longest piece that is spoken at once, in seconds
+    /// Language of a text without a single word, such as `₹500`
+    #[arg(long, value_name = "LANGUAGE", default_value_t = Options::default().fallback)]
+    fallback_language: Lang,
+    /// Hindi short forms of halves and quarters: डेढ़ करोड़, साढ़े नौ बजे
+    #[arg(long)]
+    short_forms: bool,
+    /// Longest piece that is spoken at once, in seconds, 1 to 30; by default 25, or less if the model asks for it
     #[arg(long, value_name = "SECONDS")]
     chunk_seconds: Option<f64>,
     /// slow, steady or fast
@@ -74,19 +80,15 @@ impl TextArgs {
     /// # Errors
     /// [`Error::Io`] or [`Error::Invalid`] for the lexicon, [`Error::Input`] for a chunk length out of range.
     pub fn options(&self, chunk_seconds: f64) -> Result<Options> {
-        let chunk_seconds = self.chunk_seconds.unwrap_or(chunk_seconds);
-        if !(1.0..=speech::LONGEST_CHUNK_SECONDS).contains(&chunk_seconds) {
-            let message = format!("{chunk_seconds}: expected 1 to {} seconds", speech::LONGEST_CHUNK_SECONDS);
-            return Err(Error::input("--chunk-seconds", message));
-        }
         Ok(Options {
             normalize: !self.no_normalize,
             markup: !self.keep_markup,
             language: self.language,
+            fallback: self.fallback_language,
+            short_forms: self.short_forms,
             lexicon: self.lexicon.as_deref().map(read_lexicon).transpose()?.unwrap_or_default(),
-            chunk_seconds,
+            chunk_seconds: speech::check_chunk_seconds("--chunk-seconds", self.chunk_seconds.unwrap_or(chunk_seconds))?,
             pace: self.pace,
-            ..Options::default()
         })
     }
 }

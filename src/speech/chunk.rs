@@ -83,8 +83,15 @@ fn next_chunk(atoms: &[Atom], left: usize, cap: f64) -> usize {
 fn atoms(traced: &Traced, cap: f64) -> Vec<Atom> {
     let text = &traced.text;
     let mut atoms: Vec<Atom> = Vec::new();
-    // Rewrites short enough to be kept whole; measured once each, a rewrite may be as long as the text.
-    let whole = traced.edits.iter().filter(|edit| edit.at.len() > 1 && seconds(&text[edit.at.clone()]) < cap / 2.0);
+    // Rewrites short enough to be kept whole. Those that a later one swallowed share its place, which may be the whole text and
+    // is measured once.
+    let mut measured = (0..0, false);
+    let whole = traced.edits.iter().filter(|edit| {
+        if measured.0 != edit.at {
+            measured = (edit.at.clone(), edit.at.len() > 1 && seconds(&text[edit.at.clone()]) < cap / 2.0);
+        }
+        measured.1
+    });
     let mut whole = whole.peekable();
     let mut at = 0;
     for word in text.split(char::is_whitespace) {

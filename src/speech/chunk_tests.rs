@@ -143,3 +143,14 @@ fn nothing_to_say_gives_no_chunk() {
     }
     assert_eq!(prepare("नमस्ते 😀", &Options::default()).speakable().unwrap()[0].text, "नमस्ते");
 }
+
+/// A third of a million dropped marks inside one number: each was once measured by the length of the whole reading.
+#[test]
+fn marks_inside_a_long_number_cost_no_more_than_others() {
+    let marks = 350_000;
+    let prepared = prepare(&"0*_".repeat(marks), &Options::default());
+    let words: usize = prepared.chunks.iter().map(|chunk| words(&chunk.text)).sum();
+    assert_eq!(words, marks);
+    let rewrites: usize = prepared.chunks.iter().map(|chunk| chunk.rewrites.len()).sum();
+    assert!(rewrites >= marks, "{rewrites}");
+}

@@ -12,19 +12,19 @@ use super::trace::{Traced, Writer};
 ///
 /// Line breaks survive as single `\n`; blank lines as `\n\n`. Tags of [`TAGS`] survive, other control strings do not.
 pub fn clean(text: &str, markup: bool) -> Traced {
-    let mut traced = compose(&Traced::new(text));
-    traced = characters(&traced);
-    traced = controls(&traced);
+    let mut traced = compose(text);
+    traced = characters(traced);
+    traced = controls(traced);
     if markup {
-        traced = markup::strip(&traced);
+        traced = markup::strip(traced);
     }
-    space(&traced)
+    space(traced)
 }
 
 /// NFC, word by word so that the trace names the words that changed.
-fn compose(input: &Traced) -> Traced {
-    let mut writer = Writer::new(input);
-    for word in input.text.split_inclusive(char::is_whitespace) {
+fn compose(text: &str) -> Traced {
+    let mut writer = Writer::new(text, Vec::new());
+    for word in text.split_inclusive(char::is_whitespace) {
         let end = writer_end(&writer, word);
         if is_nfc_quick(word.chars()) == IsNormalized::Yes {
             writer.keep_to(end);
@@ -51,9 +51,9 @@ enum Fate {
 }
 
 /// Control and invisible characters, odd spaces and line ends, emoji, dandas.
-fn characters(input: &Traced) -> Traced {
-    let mut writer = Writer::new(input);
-    let text = &input.text;
+fn characters(input: Traced) -> Traced {
+    let Traced { text, edits } = input;
+    let mut writer = Writer::new(&text, edits);
     let mut around = Around::default();
     for (at, c) in text.char_indices() {
         let end = at + c.len_utf8();
@@ -100,10 +100,17 @@ fn fate(c: char, around: &Around, next: Option<char>) -> Fate {
         c if c.is_whitespace() => Become(" ", "space"),
         '\u{200c}' | '\u{200d}' if around.needs_joiner(next) => Keep,
         '॥' => Become("।", "danda"),
+        '₀'..='₉' => Become(lowered_digit(c), "lowered digit"),
         c if is_invisible(c) => Become("", "invisible character"),
         c if is_pictograph(c) => Become(" ", "emoji"),
         _ => Keep,
     }
+}
+
+/// The digit of a formula, `₂` of `H₂O`.
+fn lowered_digit(c: char) -> &'static str {
+    const DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+    DIGITS[(c as usize - '₀' as usize) % DIGITS.len()]
 }
 
 impl Around {
@@ -141,11 +148,12 @@ fn is_pictograph(c: char) -> bool {
 }
 
 /// Control strings of the model's family, which must neither be read aloud nor reach the reader of numbers.
-fn controls(input: &Traced) -> Traced {
+fn controls(input: Traced) -> Traced {
+    let Traced { text, edits } = input;
     const NAMES: [&str; 4] = ["<audio>", "</audio>", "<text>", "</text>"];
     let scanner = Scanner::new(TAGS.map(str::to_owned), NAMES.map(str::to_owned));
-    let mut writer = Writer::new(input);
-    for piece in scanner.split(&input.text) {
+    let mut writer = Writer::new(&text, edits);
+    for piece in scanner.split(&text) {
         match piece {
             Piece::Text(s) | Piece::Tag(s) => writer.keep_to(writer.pos() + s.len()),
             Piece::Control(s) => writer.replace_to(writer.pos() + s.len(), " ", CONTROL_RULE, false),
@@ -158,9 +166,9 @@ fn controls(input: &Traced) -> Traced {
 pub const CONTROL_RULE: &str = "control string";
 
 /// One space between words, none at line ends, none before a sentence's stop; repeated stops become one.
-fn space(input: &Traced) -> Traced {
-    let mut writer = Writer::new(input);
-    let text = &input.text;
+fn space(input: Traced) -> Traced {
+    let Traced { text, edits } = input;
+    let mut writer = Writer::new(&text, edits);
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
         let run = run_length(&text[at..], c);

@@ -7,59 +7,75 @@ use unicode_normalization::UnicodeNormalization;
 use super::clean::is_word_char;
 use crate::error::{Error, Result};
 
-/// Longest entry accepted, in characters: bounds what is compared at each word.
+/// Longest word or phrase accepted, in characters: bounds what is compared at each word.
 const LONGEST_ENTRY: usize = 100;
+/// Longest spoken form accepted, in characters: bounds how much a text can grow.
+const LONGEST_SPOKEN: usize = 300;
 
 /// Words and phrases with the way they are to be said.
 #[derive(Clone, Debug, Default)]
 pub struct Lexicon {
-    /// By first character; longest first.
-    entries: HashMap<char, Vec<(String, String)>>,
+    entries: HashMap<String, String>,
+    /// Lengths in bytes of the entries that begin with a character, longest first.
+    lengths: HashMap<char, Vec<usize>>,
 }
 
 impl Lexicon {
     /// Parses a lexicon: one entry a line, `word → spoken`, with `→`, `->`, `=` or a tab between. Lines that begin with `#` and
-    /// empty lines are skipped. Case matters; an entry matches whole words only; an empty spoken form drops the word.
+    /// empty lines are skipped. Case matters; an entry matches whole words only; an empty spoken form drops the word; of two
+    /// lines with one word the later wins.
     ///
     /// `place` names the file in messages.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the line that has no separator, no word, or too long a word.
+    /// [`Error::Invalid`] naming the line that has no separator, no word, or too long a word or spoken form.
     pub fn parse(place: &str, source: &str) -> Result<Lexicon> {
         let mut lexicon = Lexicon::default();
-        let source: String = source.nfc().collect();
         for (number, line) in source.lines().enumerate().map(|(i, line)| (i + 1, line.trim())) {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
             let parts = ["→", "->", "\t", "="].iter().find_map(|separator| line.split_once(separator));
             let invalid = |found: &str| Error::invalid(place, format!("line {number}"), "`word → spoken`", found);
-            let (word, spoken) =
-                parts.map(|(word, spoken)| (word.trim(), spoken.trim())).ok_or_else(|| invalid(line))?;
-            let length = word.chars().count();
-            let Some(first) = word.chars().next().filter(|_| length <= LONGEST_ENTRY) else {
-                return Err(invalid(&format!("a word of {length} characters (1 to {LONGEST_ENTRY} are accepted)")));
-            };
-            lexicon.entries.entry(first).or_default().push((word.to_owned(), spoken.to_owned()));
-        }
-        // Later lines win over earlier ones of the same word, longer words over shorter ones.
-        for entries in lexicon.entries.values_mut() {
-            entries.reverse();
-            entries.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
+            let (word, spoken) = parts.ok_or_else(|| invalid(line))?;
+            lexicon.insert(word, spoken).map_err(|found| invalid(&found))?;
         }
         Ok(lexicon)
     }
 
-    /// The entry that matches whole words at a byte of the text: the byte after it, and its spoken form.
+    /// Adds an entry; an earlier one of the same word goes. The error says what is wrong with it.
+    pub(super) fn insert(&mut self, word: &str, spoken: &str) -> std::result::Result<(), String> {
+        let composed = |text: &str| text.trim().nfc().collect::<String>();
+        let (word, spoken) = (composed(word), composed(spoken));
+        for (name, text, most) in [("word", &word, LONGEST_ENTRY), ("spoken form", &spoken, LONGEST_SPOKEN)] {
+            let length = text.chars().count();
+            if length > most {
+                return Err(format!("a {name} of {length} characters (at most {most} are accepted)"));
+            }
+        }
+        let first = word.chars().next().ok_or("a word of 0 characters")?;
+        let lengths = self.lengths.entry(first).or_default();
+        if !lengths.contains(&word.len()) {
+            lengths.push(word.len());
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        self.entries.insert(word, spoken);
+        Ok(())
+    }
+
+    /// The longest entry that matches whole words at a byte of the text: the byte after it, and its spoken form.
     pub(super) fn find(&self, text: &str, at: usize) -> Option<(usize, &str)> {
-        let rest = &text[at..];
-        let entries = self.entries.get(&rest.chars().next()?)?;
+        if self.entries.is_empty() {
+            return None;
+        }
         let inside = |c: Option<char>| c.is_some_and(|c| is_word_char(c) || c.is_numeric());
-        entries.iter().find_map(|(word, spoken)| {
-            let after = rest.strip_prefix(word.as_str())?;
+        let lengths = self.lengths.get(&text[at..].chars().next()?)?;
+        lengths.iter().find_map(|length| {
+            let end = at + length;
+            let (word, spoken) = self.entries.get_key_value(text.get(at..end)?)?;
             let cuts_left = inside(word.chars().next()) && inside(text[..at].chars().next_back());
-            let cuts_right = inside(word.chars().next_back()) && inside(after.chars().next());
-            (!cuts_left && !cuts_right).then_some((at + word.len(), spoken.as_str()))
+            let cuts_right = inside(word.chars().next_back()) && inside(text[end..].chars().next());
+            (!cuts_left && !cuts_right).then_some((end, spoken.as_str()))
         })
     }
 }
@@ -83,5 +99,7 @@ mod tests {
         let error = Lexicon::parse("lexicon.txt", "a → b\nnonsense\n").unwrap_err().to_string();
         assert!(error.starts_with("lexicon.txt: line 2: expected `word → spoken`"), "{error}");
         assert!(Lexicon::parse("x", "→ b").is_err());
+        let long = Lexicon::parse("x", &format!("a → {}", "b".repeat(301))).unwrap_err().to_string();
+        assert!(long.contains("a spoken form of 301 characters"), "{long}");
     }
 }

@@ -7,9 +7,9 @@ use super::trace::{Traced, Writer};
 const LONGEST: usize = 2000;
 
 /// Removes markup and keeps what it marked: link texts, emphasis, list items, headings.
-pub fn strip(input: &Traced) -> Traced {
-    let mut writer = Writer::new(input);
-    let text = &input.text;
+pub fn strip(input: Traced) -> Traced {
+    let Traced { text, edits } = input;
+    let mut writer = Writer::new(&text, edits);
     let mut at = 0;
     while at < text.len() {
         let line_start = at == 0 || text.as_bytes()[at - 1] == b'\n';
@@ -19,7 +19,7 @@ pub fn strip(input: &Traced) -> Traced {
             at += length;
             continue;
         }
-        match inline(text, at) {
+        match inline(&text, at) {
             Some((length, to, rule)) => {
                 writer.keep_to(at);
                 writer.replace_to(at + length, to, rule, false);

@@ -13,6 +13,7 @@
 mod chunk;
 mod clean;
 mod control;
+mod fields;
 mod lang;
 mod lexicon;
 mod markup;
@@ -25,10 +26,14 @@ mod style;
 mod tokenizer;
 mod trace;
 
+pub use fields::{Fields, MOST_REQUEST_ENTRIES};
 pub use lang::Lang;
 pub use lexicon::Lexicon;
 pub use number::cardinal;
-pub use prepare::{Chunk, DEFAULT_CHUNK_SECONDS, LONGEST_CHUNK_SECONDS, Options, Prepared, Rewrite, prepare};
+pub use prepare::{
+    Chunk, DEFAULT_CHUNK_SECONDS, LONGEST_CHUNK_SECONDS, Options, Prepared, Rewrite, SHORTEST_CHUNK_SECONDS,
+    check_chunk_seconds, prepare,
+};
 pub use prompt::{Prompt, Speech};
 pub use style::{Accent, Pace, Style, Tone};
 

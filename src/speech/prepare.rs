@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use compact_str::CompactString;
 use serde::Serialize;
 
 use super::clean::{self, CONTROL_RULE};
@@ -16,6 +17,21 @@ use crate::error::{Error, Result};
 pub const DEFAULT_CHUNK_SECONDS: f64 = 25.0;
 /// Largest cap accepted.
 pub const LONGEST_CHUNK_SECONDS: f64 = 30.0;
+
+/// Smallest cap accepted.
+pub const SHORTEST_CHUNK_SECONDS: f64 = 1.0;
+
+/// Checks a cap that a user asks for.
+///
+/// # Errors
+/// [`Error::Input`] for `parameter` if it is out of range.
+pub fn check_chunk_seconds(parameter: &'static str, seconds: f64) -> Result<f64> {
+    if (SHORTEST_CHUNK_SECONDS..=LONGEST_CHUNK_SECONDS).contains(&seconds) {
+        return Ok(seconds);
+    }
+    let message = format!("{seconds}: expected {SHORTEST_CHUNK_SECONDS} to {LONGEST_CHUNK_SECONDS} seconds");
+    Err(Error::input(parameter, message))
+}
 
 /// How a text is prepared.
 #[derive(Clone, Debug)]
@@ -77,9 +93,9 @@ pub struct Rewrite {
     /// Name of the rule: `cardinal`, `date`, `emoji`, …
     pub rule: &'static str,
     /// As written.
-    pub from: String,
+    pub from: CompactString,
     /// As spoken; empty if dropped.
-    pub to: String,
+    pub to: CompactString,
 }
 
 /// Prepares a text: cleans it, reads what is not written as words, and cuts it into chunks.
@@ -94,7 +110,7 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
         short_forms: options.short_forms,
         lexicon: &options.lexicon,
     };
-    let spoken = read::read(&cleaned, manner);
+    let spoken = read::read(cleaned, manner);
     if !is_speakable(&spoken.text) {
         return Prepared::default();
     }
@@ -102,14 +118,14 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
     let cap = if valid { options.chunk_seconds } else { DEFAULT_CHUNK_SECONDS };
     let stretch = stretch(options.pace);
     let ranges = chunk::ranges(&spoken, cap / stretch);
-    let mut edits = spoken.edits.iter().peekable();
+    let mut edits = spoken.edits.into_iter().peekable();
     let mut chunks = Vec::with_capacity(ranges.len());
     for (i, (start, end)) in ranges.iter().enumerate() {
         // Edits between two chunks go with the earlier, those after the last with the last.
         let limit = ranges.get(i + 1).map_or(usize::MAX, |(next, _)| *next);
         let mut rewrites = Vec::new();
         while let Some(edit) = edits.next_if(|edit| edit.at.start < limit) {
-            rewrites.push(Rewrite { rule: edit.rule, from: edit.from.clone(), to: edit.to.clone() });
+            rewrites.push(Rewrite { rule: edit.rule, from: edit.from, to: edit.to });
         }
         let text = spoken.text[*start..*end].split_whitespace().collect::<Vec<_>>().join(" ");
         let seconds = (chunk::seconds(&text) * stretch * 100.0).round() / 100.0;
@@ -158,14 +174,25 @@ impl fmt::Display for Prepared {
         if self.chunks.is_empty() {
             return writeln!(f, "nothing to say");
         }
+        // One column for the rules, as wide as the longest that occurs.
+        let rules = self.chunks.iter().flat_map(|chunk| &chunk.rewrites).map(|rewrite| rewrite.rule.len());
+        let width = rules.max().unwrap_or(0);
         for (i, chunk) in self.chunks.iter().enumerate() {
             let words = chunk.text.split(' ').count();
-            writeln!(f, "chunk {} of {}, about {:.1} s, {words} words", i + 1, self.chunks.len(), chunk.seconds)?;
+            let s = if words == 1 { "" } else { "s" };
+            writeln!(f, "chunk {} of {}, about {:.1} s, {words} word{s}", i + 1, self.chunks.len(), chunk.seconds)?;
             writeln!(f, "  {}", chunk.text)?;
             for rewrite in &chunk.rewrites {
                 let to = if rewrite.to.trim().is_empty() { "(nothing)".to_owned() } else { visible(&rewrite.to) };
-                writeln!(f, "  {:<18} {}  →  {to}", rewrite.rule, visible(&rewrite.from))?;
+                writeln!(f, "  {:<width$}  {}  →  {to}", rewrite.rule, visible(&rewrite.from))?;
             }
+            if i + 1 < self.chunks.len() {
+                writeln!(f)?;
+            }
+        }
+        if self.chunks.len() > 1 {
+            let seconds: f64 = self.chunks.iter().map(|chunk| chunk.seconds).sum();
+            writeln!(f, "\n{} chunks, about {seconds:.1} s", self.chunks.len())?;
         }
         Ok(())
     }
@@ -178,6 +205,8 @@ fn visible(text: &str) -> String {
         .chars()
         .take(LONGEST)
         .map(|c| match c {
+            // A lone space would not be seen.
+            ' ' if text.trim().is_empty() => "␣".to_owned(),
             ' ' => " ".to_owned(),
             c if c.is_control()
                 || c.is_whitespace()

@@ -1,26 +1,33 @@
 //! Text that remembers how it came to be: every stage writes its output through a [`Writer`], which keeps a list of
 //! rewrites and moves the earlier ones along.
 
+use std::iter::Peekable;
 use std::ops::Range;
+use std::vec::IntoIter;
+
+use compact_str::CompactString;
 
 use super::clean::is_word_char;
 use super::lang::is_spoken;
 
 /// One change: what stood there, what stands there now, and by which rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// A text of signs has one for every byte or two, so short strings are kept in place, and edits are moved from stage to
+/// stage, never cloned.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Edit {
     /// Where the result lies in the text; empty if the original was dropped.
     pub at: Range<usize>,
     /// The original.
-    pub from: String,
+    pub from: CompactString,
     /// What the rule put there; a later rule may have read it as part of something longer.
-    pub to: String,
+    pub to: CompactString,
     /// Name of the rule.
     pub rule: &'static str,
 }
 
 /// A text and the edits that made it, in the order of their places.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Traced {
     /// The text as it stands.
     pub text: String,
@@ -28,28 +35,21 @@ pub struct Traced {
     pub edits: Vec<Edit>,
 }
 
-impl Traced {
-    /// A text that nothing was done to.
-    pub fn new(text: &str) -> Traced {
-        Traced { text: text.to_owned(), edits: Vec::new() }
-    }
-}
-
 /// Writes one stage's output while reading its input from front to back. Everything is linear.
 pub struct Writer<'a> {
-    input: &'a Traced,
+    input: &'a str,
+    /// Edits of the input not yet carried over.
+    earlier: Peekable<IntoIter<Edit>>,
     /// Bytes of the input dealt with.
     pos: usize,
-    /// Edits of the input carried over.
-    carried: usize,
     out: Traced,
 }
 
 impl<'a> Writer<'a> {
-    /// Starts at the front of the input.
-    pub fn new(input: &'a Traced) -> Writer<'a> {
-        let out = Traced { text: String::with_capacity(input.text.len()), edits: Vec::new() };
-        Writer { input, pos: 0, carried: 0, out }
+    /// Starts at the front of the input, which `edits` made.
+    pub fn new(input: &'a str, edits: Vec<Edit>) -> Writer<'a> {
+        let out = Traced { text: String::with_capacity(input.len()), edits: Vec::new() };
+        Writer { input, earlier: edits.into_iter().peekable(), pos: 0, out }
     }
 
     /// Bytes of the input dealt with so far.
@@ -60,7 +60,7 @@ impl<'a> Writer<'a> {
     /// Copies the input up to `end`.
     pub fn keep_to(&mut self, end: usize) {
         let shift = self.out.text.len();
-        self.out.text.push_str(&self.input.text[self.pos..end]);
+        self.out.text.push_str(&self.input[self.pos..end]);
         let start = self.pos;
         self.carry(end, |at| at.start - start + shift..at.end.min(end) - start + shift);
         self.pos = end;
@@ -71,7 +71,7 @@ impl<'a> Writer<'a> {
         let start = self.out.text.len();
         self.out.text.push_str(to);
         let at = start..self.out.text.len();
-        let from = &self.input.text[self.pos..end];
+        let from = &self.input[self.pos..end];
         // What earlier rules did in here comes first.
         self.carry(end, |_| at.clone());
         match self.out.edits.last_mut() {
@@ -80,7 +80,7 @@ impl<'a> Writer<'a> {
                 last.to.push_str(to);
                 last.at.end = at.end;
             }
-            _ => self.out.edits.push(Edit { at, from: from.to_owned(), to: to.to_owned(), rule }),
+            _ => self.out.edits.push(Edit { at, from: from.into(), to: to.into(), rule }),
         }
         self.pos = end;
     }
@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
     pub fn speak_to(&mut self, end: usize, words: &str, rule: &'static str) {
         let touches = |c: Option<char>| c.is_some_and(|c| is_word_char(c) || is_spoken(c));
         let before = touches(self.out.text.chars().next_back()) && touches(words.chars().next());
-        let after = touches(words.chars().next_back()) && touches(self.input.text[end..].chars().next());
+        let after = touches(words.chars().next_back()) && touches(self.input[end..].chars().next());
         if before {
             self.out.text.push(' ');
         }
@@ -101,7 +101,7 @@ impl<'a> Writer<'a> {
 
     /// Copies the rest and hands out the result.
     pub fn finish(mut self) -> Traced {
-        let end = self.input.text.len();
+        let end = self.input.len();
         self.keep_to(end);
         // Edits that left nothing at the very end.
         let at = self.out.text.len()..self.out.text.len();
@@ -110,9 +110,8 @@ impl<'a> Writer<'a> {
     }
 
     fn carry(&mut self, end: usize, place: impl Fn(&Range<usize>) -> Range<usize>) {
-        while let Some(edit) = self.input.edits.get(self.carried).filter(|edit| edit.at.start < end) {
-            self.out.edits.push(Edit { at: place(&edit.at), ..edit.clone() });
-            self.carried += 1;
+        while let Some(edit) = self.earlier.next_if(|edit| edit.at.start < end) {
+            self.out.edits.push(Edit { at: place(&edit.at), ..edit });
         }
     }
 }
@@ -123,15 +122,14 @@ mod tests {
 
     #[test]
     fn edits_of_earlier_stages_move_with_the_text() {
-        let first = Traced::new("a  12 kg\u{200b} x");
-        let mut writer = Writer::new(&first);
+        let mut writer = Writer::new("a  12 kg\u{200b} x", Vec::new());
         writer.keep_to(1);
         writer.replace_to(3, " ", "space", true);
         writer.keep_to(8);
         writer.replace_to(11, "", "invisible", true);
         let second = writer.finish();
         assert_eq!(second.text, "a 12 kg x");
-        let mut writer = Writer::new(&second);
+        let mut writer = Writer::new(&second.text, second.edits);
         writer.keep_to(2);
         writer.speak_to(4, "twelve", "cardinal");
         writer.keep_to(5);
@@ -150,8 +148,7 @@ mod tests {
 
     #[test]
     fn spoken_words_do_not_stick_to_their_neighbours() {
-        let input = Traced::new("x5y");
-        let mut writer = Writer::new(&input);
+        let mut writer = Writer::new("x5y", Vec::new());
         writer.keep_to(1);
         writer.speak_to(2, "five", "cardinal");
         assert_eq!(writer.finish().text, "x five y");

@@ -35,6 +35,10 @@ impl Text<'_> {
             return None;
         }
         let second = self.amount(self.past_space(cross + 1))?;
+        // `6×10²³` is a product.
+        if self.exponent(second.end).is_some() {
+            return None;
+        }
         let lang = self.lang(i);
         if !spaced && (first.whole.as_str(), second.whole.as_str()) == ("24", "7") {
             return Reading::new(second.end, format!("{} {}", first.say(lang), second.say(lang)), "round the clock");
@@ -147,6 +151,11 @@ impl Text<'_> {
             Lang::Hindi => {
                 let oblique = matches!(self.next_word(i + 2 + quote).1, "का" | "की" | "के" | "में" | "से" | "तक" | "को");
                 format!("{words} {} दशक", if oblique { "के" } else { "का" })
+            }
+            Lang::RomanHindi => {
+                let oblique =
+                    matches!(self.next_word(i + 2 + quote).1, "ka" | "ki" | "ke" | "mein" | "me" | "se" | "tak" | "ko");
+                format!("{words} {} dashak", if oblique { "ke" } else { "ka" })
             }
             _ => return None,
         };

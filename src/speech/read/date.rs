@@ -59,6 +59,12 @@ pub fn year_words(lang: Lang, year: u64) -> String {
     }
 }
 
+/// The year that two digits mean: those up to 39 of this century, the others of the last.
+fn full_year(short: u64) -> u64 {
+    const LAST_OF_THIS_CENTURY: u64 = 39;
+    if short <= LAST_OF_THIS_CENTURY { 2000 + short } else { 1900 + short }
+}
+
 impl Text<'_> {
     /// `15/08/1947`, `2024-03-05`, `15.08.47`, `15 अगस्त 1947`, `15th of Aug`; at the digits.
     pub(super) fn date(&self, i: usize) -> Option<Reading> {
@@ -94,7 +100,7 @@ impl Text<'_> {
             return None;
         }
         let lang = self.lang(i);
-        let year = if year < 100 { number::cardinal(lang, year.into()) } else { year_words(lang, year) };
+        let year = year_words(lang, if year < 100 { full_year(year) } else { year });
         let words = format!("{} {} {year}", number::cardinal(lang, day.into()), lang.month(month as usize));
         Reading::new(i + 5, words, "date")
     }
@@ -178,7 +184,7 @@ impl Text<'_> {
         let separated = at > i;
         let follows_number = self.is_sign(at + 1, ',') && self.digit_count(at + 2) == 3 || self.is_sign(at + 1, ':');
         let year = match self.value(at) {
-            Some(year) if short => number::cardinal(lang, year.into()),
+            Some(year) if short => year_words(lang, full_year(year)),
             Some(year) if self.digit_count(at) == 4 && YEARS.contains(&year) && separated && !follows_number => {
                 year_words(lang, year)
             }
@@ -209,6 +215,16 @@ impl Text<'_> {
         (says || from_to || decade || whose || english || parenthesis)
             .then(|| Reading::new(i + 1, year_words(lang, year), "year"))
             .flatten()
+    }
+
+    /// `'24`, `batch of ’98`: two digits behind an apostrophe that opens nothing; at the apostrophe.
+    pub(super) fn short_year(&self, i: usize) -> Option<Reading> {
+        let year = self.value(i + 1).filter(|_| self.digit_count(i + 1) == 2 && !self.is_attached(i))?;
+        // A quotation that closes, a height, a decade and a longer number are something else.
+        let goes_on = matches!(self.kind(i + 2), Some(Kind::Sign('\'' | '’' | '"' | ',' | ':' | '%' | '/')) if !self.is_space(i + 3))
+            || matches!(self.kind(i + 2), Some(Kind::Sign('\'' | '’') | Kind::Word(_)))
+            || self.is_sign(i + 2, '.') && self.is_digits(i + 3);
+        (!goes_on).then(|| Reading::new(i + 1 + 1, year_words(self.lang(i), full_year(year)), "year"))?
     }
 
     fn two_before_is_year(&self, i: usize) -> bool {

@@ -6,8 +6,11 @@
 mod amount;
 mod compound;
 mod date;
+mod height;
+mod label;
 mod money;
 mod numeral;
+mod power;
 mod signs;
 mod strings;
 mod tables;
@@ -57,14 +60,15 @@ pub struct Manner<'a> {
 }
 
 /// Reads a cleaned text.
-pub fn read(input: &Traced, manner: Manner) -> Traced {
-    let tokens = scan::tokens(&input.text);
+pub fn read(input: Traced, manner: Manner) -> Traced {
+    let Traced { text: written, edits } = input;
+    let tokens = scan::tokens(&written);
     let langs = match manner.language {
         Some(lang) => vec![lang; tokens.len()],
-        None => scan::languages(&input.text, &tokens, manner.fallback),
+        None => scan::languages(&written, &tokens, manner.fallback),
     };
-    let text = Text { text: &input.text, tokens, langs, manner };
-    let mut writer = Writer::new(input);
+    let text = Text { text: &written, tokens, langs, manner };
+    let mut writer = Writer::new(&written, edits);
     let mut i = 0;
     while i < text.tokens.len() {
         match text.read(i) {
@@ -111,8 +115,10 @@ impl Text<'_> {
     fn digits_reading(&self, i: usize) -> Option<Reading> {
         self.date(i)
             .or_else(|| self.crossed(i))
+            .or_else(|| self.power(i))
             .or_else(|| self.hours_and_minutes(i))
             .or_else(|| self.time(i))
+            .or_else(|| self.clock_hours(i))
             .or_else(|| self.digit_string(i))
             .or_else(|| self.year_range(i))
             .or_else(|| self.money_after(i))
@@ -131,6 +137,9 @@ impl Text<'_> {
         self.money_before(i)
             .or_else(|| self.month_first(i))
             .or_else(|| self.plate(i))
+            .or_else(|| self.power(i))
+            .or_else(|| self.account_or_cooler(i))
+            .or_else(|| self.saint_or_street(i))
             .or_else(|| self.abbreviation(i))
             .or_else(|| self.roman(i))
             .or_else(|| self.financial_year(i))

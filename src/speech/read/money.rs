@@ -92,6 +92,15 @@ const SCALES: [(Say, &[&str]); 10] = [
     (Say::Thousand, &["হাজার", "ஆயிரம்", "వేల", "ಸಾವಿರ", "હજાર", "ആയിരം", "ਹਜ਼ਾਰ"]),
 ];
 
+/// Dollars of other countries: the letters before the sign, the code, and how Hindi and English name them.
+const DOLLARS: [(&str, &str, [&str; 2]); 5] = [
+    ("A", "AUD", ["ऑस्ट्रेलियाई", "Australian"]),
+    ("C", "CAD", ["कनाडाई", "Canadian"]),
+    ("S", "SGD", ["सिंगापुर", "Singapore"]),
+    ("HK", "HKD", ["हांगकांग", "Hong Kong"]),
+    ("NZ", "NZD", ["न्यूज़ीलैंड", "New Zealand"]),
+];
+
 impl Currency {
     fn find(list: impl Fn(&Currency) -> &'static [&'static str], text: &str) -> Option<&'static Currency> {
         const LONGEST: usize = 40;
@@ -110,13 +119,34 @@ impl Text<'_> {
         {
             return None;
         }
-        let joined = matches!(self.kind(i), Some(Kind::Word(_))) && self.is_sign(i + 1, '$') && self.str(i) == "US";
-        if joined {
-            return Currency::find(|c| c.marks, "us$").map(|currency| (currency, i + 2));
+        let dollar = |end| Currency::find(|c| c.marks, "$").map(|currency| (currency, end));
+        if self.is_latin(i) && self.is_sign(i + 1, '$') && (self.str(i) == "US" || self.dollar_of(i).is_some()) {
+            return dollar(i + 2);
+        }
+        if self.dollar_of(i).is_some_and(|(_, code, _)| *code == self.str(i)) {
+            return dollar(i + 1);
         }
         let currency = Currency::find(|c| c.marks, self.str(i))?;
         let stop = matches!(self.kind(i), Some(Kind::Word(_))) && self.is_sign(i + 1, '.');
         Some((currency, i + 1 + usize::from(stop)))
+    }
+
+    /// The dollar of another country whose letters or code stand at a place.
+    fn dollar_of(&self, i: usize) -> Option<&'static (&'static str, &'static str, [&'static str; 2])> {
+        let word = self.word(i);
+        DOLLARS.iter().find(|(letters, code, _)| *code == word || *letters == word && self.is_sign(i + 1, '$'))
+    }
+
+    /// Says whose dollars they are, if the mark at a place tells.
+    fn with_country(&self, lang: Lang, words: String, mark: usize) -> String {
+        let Some((_, _, names)) = self.dollar_of(mark) else { return words };
+        let name = match lang {
+            Lang::Hindi => names[0],
+            Lang::English | Lang::RomanHindi => names[1],
+            _ => return words,
+        };
+        let dollar = lang.say(Say::Dollar);
+        words.replacen(dollar, &format!("{name} {dollar}"), 1)
     }
 
     /// `₹500`, `Rs. 1.5 crore`, `$3.12`; at the mark.
@@ -130,7 +160,8 @@ impl Text<'_> {
         at += usize::from(minus);
         let amount = self.amount(at)?;
         let lang = self.lang(i);
-        let (mut words, end) = self.money(lang, currency, &amount);
+        let (words, end) = self.money(lang, currency, &amount);
+        let mut words = self.with_country(lang, words, i);
         if minus {
             words = format!("{} {words}", lang.say(Say::Minus));
         }
@@ -156,7 +187,7 @@ impl Text<'_> {
             _ => return None,
         };
         let (words, end) = self.money(lang, currency, &amount);
-        Reading::new(end, words, "money")
+        Reading::new(end, self.with_country(lang, words, at), "money")
     }
 
     /// The words of an amount of money, and the token after everything that belongs to it.

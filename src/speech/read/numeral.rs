@@ -2,8 +2,8 @@
 
 use super::super::lang::{Lang, Say, Script};
 use super::super::number;
-use super::amount::{Amount, quarters_in_hindi};
-use super::{Kind, Reading, Text, tables};
+use super::amount::quarters_in_hindi;
+use super::{Kind, Reading, Text};
 
 /// The first Hindi ordinals with the endings of gender and case: masculine, feminine, oblique.
 const HINDI_ORDINALS: [(u64, [&str; 3]); 5] = [
@@ -63,6 +63,10 @@ impl Text<'_> {
         }
         match self.word(at).to_ascii_lowercase().as_str() {
             "st" | "nd" | "rd" | "th" if hyphen == 0 => Reading::new(at + 1, english_ordinal(lang, n), "ordinal"),
+            // Across a space only the ending that fits: `10 th`, `21 st`, but `5 st` is something else.
+            "" if hyphen == 0 && self.is_space(at) && self.word(at + 1) == ordinal_ending(n) => {
+                Reading::new(at + 2, english_ordinal(lang, n), "ordinal")
+            }
             "va" | "vaan" | "wa" | "wan" if lang == Lang::RomanHindi => {
                 Reading::new(at + 1, hindi_ordinal(lang, n, 0), "ordinal")
             }
@@ -134,98 +138,6 @@ impl Text<'_> {
         Reading::new(end, format!("{number} {name}"), rule)
     }
 
-    /// `5'10"`: feet and inches.
-    fn feet_and_inches(&self, i: usize) -> Option<Reading> {
-        let foot = matches!(self.kind(i + 1), Some(Kind::Sign('\'' | '′' | '’')));
-        let inch = matches!(self.kind(i + 3), Some(Kind::Sign('"' | '″' | '”')));
-        let (feet, inches) = (self.value(i)?, self.value(i + 2)?);
-        let lang = self.lang(i);
-        let (foot_word, inch_word) = match lang {
-            Lang::English => (if feet == 1 { "foot" } else { "feet" }, if inches == 1 { "inch" } else { "inches" }),
-            Lang::RomanHindi => ("foot", "inch"),
-            Lang::Hindi | Lang::Marathi => ("फ़ुट", "इंच"),
-            _ => return None,
-        };
-        let say = |n: u64| number::cardinal(lang, n.into());
-        (foot && inch)
-            .then(|| Reading::new(i + 4, format!("{} {foot_word} {} {inch_word}", say(feet), say(inches)), "unit"))
-            .flatten()
-    }
-
-    /// A number with letters behind it: `5k`, `10Cr`, `5G`, `2BHK`.
-    pub(super) fn letters_after(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
-        let lang = self.lang(i);
-        if let (at, "cr" | "Cr" | "CR") = self.next_word(amount.end) {
-            return Reading::new(at + 1, format!("{} {}", amount.say(lang), lang.say(Say::Crore)), "scale");
-        }
-        if !self.is_latin(amount.end) {
-            return None;
-        }
-        let letters = self.str(amount.end);
-        let scale = match letters {
-            "k" | "K" => Some(Say::Thousand),
-            "L" | "lakh" | "lac" => Some(Say::Lakh),
-            "M" if self.is_count(i, &amount) => Some(Say::Million),
-            "B" if self.is_count(i, &amount) => Some(Say::Billion),
-            "mn" | "Mn" => Some(Say::Million),
-            "bn" | "Bn" => Some(Say::Billion),
-            _ => None,
-        };
-        let english = ["ज़ीरो", "वन", "टू", "थ्री", "फ़ोर", "फ़ाइव", "सिक्स", "सेवन", "एट", "नाइन"];
-        let generation = matches!(letters, "G" | "D" | "K") && amount.whole.len() == 1 && amount.fraction.is_empty();
-        if generation {
-            let digit = usize::from(amount.whole.as_bytes()[0] - b'0');
-            let number = match lang {
-                Lang::Hindi | Lang::Marathi => english[digit].to_owned(),
-                Lang::RomanHindi => number::digits(Lang::English, &amount.whole),
-                lang => amount.say(lang),
-            };
-            return Reading::new(
-                amount.end + 1,
-                format!("{number} {}", tables::spell(lang, letters)),
-                "letters and digits",
-            );
-        }
-        if let Some(scale) = scale {
-            return Reading::new(amount.end + 1, format!("{} {}", amount.say(lang), lang.say(scale)), "scale");
-        }
-        let short = letters.len() <= 4 && letters.bytes().all(|b| b.is_ascii_uppercase());
-        // More digits behind the letters make an identifier: the digits of both sides are read one by one.
-        let identifier = self.is_digits(amount.end + 1) || amount.whole.len() > 4;
-        let number = if identifier { number::digits(lang, &amount.whole) } else { amount.say(lang) };
-        let letters = if short { tables::spell(lang, letters) } else { letters.to_owned() };
-        Reading::new(amount.end + 1, format!("{number} {letters}"), "letters and digits")
-    }
-
-    /// Whether a letter behind a number scales it, as in `2M views`, and is not that of a name, as in `Flat 5B`.
-    fn is_count(&self, i: usize, amount: &Amount) -> bool {
-        const NAMED: &[&str] = &[
-            "flat",
-            "room",
-            "class",
-            "section",
-            "block",
-            "gate",
-            "plot",
-            "house",
-            "seat",
-            "pencil",
-            "फ़्लैट",
-            "फ्लैट",
-            "कमरा",
-            "कक्षा",
-            "ब्लॉक",
-            "गेट",
-            "प्लॉट",
-            "मकान",
-            "सीट",
-        ];
-        let before = self.previous_word(i).1;
-        let named = before.len() <= 40 && NAMED.contains(&before.to_lowercase().as_str());
-        !named && (!amount.fraction.is_empty() || !self.next_word(amount.end + 1).1.is_empty())
-    }
-
     /// `3.10.2` and longer: a version or an address, read part by part.
     pub(super) fn version(&self, i: usize) -> Option<Reading> {
         const MOST_PARTS: usize = 8;
@@ -251,6 +163,17 @@ impl Text<'_> {
         let lang = self.lang(i);
         let number = if self.manner.short_forms { amount.say_short(lang) } else { amount.say(lang) };
         Reading::new(amount.end, number, if amount.fraction.is_empty() { "cardinal" } else { "decimal" })
+    }
+}
+
+/// The ending English writes behind the digits of an ordinal.
+fn ordinal_ending(n: u64) -> &'static str {
+    match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
     }
 }
 

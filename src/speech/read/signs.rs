@@ -14,6 +14,10 @@ impl Text<'_> {
         let between = number_follows && number_precedes;
         match sign {
             '₹' | '$' | '£' | '€' | '¥' | '₨' | '৳' => self.money_before(i).or_else(|| self.signed_money(i)),
+            '+' | '-' | '−' if self.is_space(i + 1) && self.follows_power(i) => {
+                let word = if sign == '+' { Say::Plus } else { Say::Minus };
+                Reading::new(i + 1, lang.say(word), "sign")
+            }
             '-' | '−' | '–' | '‐' | '‑' => self.hyphen(i, between),
             '+' if i > 0 && self.is_digits(i - 1) && !number_follows => {
                 Reading::new(i + 1, lang.say(Say::Plus), "sign")
@@ -34,6 +38,7 @@ impl Text<'_> {
             ':' if between && !self.is_space(i + 1) && self.is_score(i) => Reading::new(i + 1, " ", "score"),
             ':' if between && !self.is_space(i + 1) => Reading::new(i + 1, lang.say(Say::To), "ratio"),
             '%' if self.stands_alone(i) && !number_precedes => Reading::new(i + 1, lang.say(Say::Percent), "percent"),
+            '\'' | '’' | '‘' => self.short_year(i),
             '#' => self.hash(i),
             '№' if number_follows => Reading::new(i + 1, lang.say(Say::Number), "sign"),
             '&' if self.stands_alone(i) => Reading::new(i + 1, lang.say(Say::And), "sign"),
@@ -41,7 +46,11 @@ impl Text<'_> {
                 let words = format!("{} {}", lang.say(Say::Point), number::digits(lang, &self.digits(i + 1)));
                 Reading::new(i + 2, words, "decimal")
             }
+            '≥' | '≤' | '⩾' | '⩽' => self.bound(i, sign),
+            '<' | '>' if self.is_sign(i + 1, '=') => self.bound(i, sign),
             '<' | '>' if between => self.comparison(i, sign),
+            '<' | '>' => self.bound(i, sign),
+            '≠' if number_precedes || number_follows => self.unequal(i),
             '~' | '≈' if number_follows => {
                 Reading::new(i + 1, if lang.is_latin() { "about" } else { "लगभग" }, "sign")
                     .filter(|_| lang.is_latin() || lang.code() == "hi")
@@ -74,6 +83,10 @@ impl Text<'_> {
             if !spaced && i > 0 && self.is_digits(i - 1) && self.is_score(i) {
                 return Reading::new(i + 1, " ", "score");
             }
+            // `2-2 रोटी` is two each; from a number to itself there is no range.
+            if !spaced && self.is_pair(i) {
+                return Reading::new(i + 1, " ", "pair");
+            }
             // A spaced hyphen is a minus in a sum: an equals sign stands near.
             // One without is a minus only right before the equals sign.
             let equals = || self.amount(i + 1).is_some_and(|right| self.is_sign(right.end, '='));
@@ -91,6 +104,22 @@ impl Text<'_> {
             (_, true) => Reading::new(i + 1, " ", "hyphen"),
             _ => None,
         }
+    }
+
+    /// Whether a hyphen stands between two equal numbers of one or two digits.
+    fn is_pair(&self, i: usize) -> bool {
+        let alone = i >= 1 && !self.is_sign(i + 2, '.') && !self.is_hyphen(i + 2) && (i == 1 || !self.is_hyphen(i - 2));
+        alone && self.digit_count(i - 1) <= 2 && self.value(i - 1).is_some() && self.value(i - 1) == self.value(i + 1)
+    }
+
+    fn unequal(&self, i: usize) -> Option<Reading> {
+        let words = match self.lang(i).code() {
+            "en" => "is not equal to",
+            "hi-Latn" => "barabar nahin",
+            "hi" => "बराबर नहीं",
+            _ => return None,
+        };
+        Reading::new(i + 1, words, "sign")
     }
 
     /// `-₹500` was read by the hyphen; here `₹-500`.

@@ -1,6 +1,6 @@
 //! Digits that are names, not numbers: phones, codes, cards, accounts, plates.
 
-use super::super::lang::{Lang, Say, Script};
+use super::super::lang::{Say, Script};
 use super::super::number;
 use super::{Kind, Reading, Text, tables};
 
@@ -271,6 +271,13 @@ impl Text<'_> {
             if word.is_empty() {
                 break;
             }
+            // `Flat 302`, but `flat 500 off`.
+            if matches!(
+                word.to_lowercase().as_str(),
+                "flat" | "room" | "apartment" | "suite" | "फ़्लैट" | "फ्लैट" | "कमरा" | "रूम"
+            ) {
+                return self.digit_count(start) >= 3 && end == start + 1 && !self.str(start).ends_with("00");
+            }
             let weak = matches!(
                 word.to_lowercase().as_str(),
                 "call" | "order" | "ticket" | "train" | "टिकट" | "कॉल" | "ऑर्डर" | "no"
@@ -299,7 +306,7 @@ impl Text<'_> {
         self.digit_count(start) >= 3 && matches!(word, "पर" | "par" | "pe") && CALLS.contains(&self.next_word(at + 1).1)
     }
 
-    fn comma_or_point(&self, end: usize) -> bool {
+    pub(super) fn comma_or_point(&self, end: usize) -> bool {
         matches!(self.kind(end), Some(Kind::Sign(',' | '.' | ':'))) && self.is_digits(end + 1)
     }
 
@@ -357,42 +364,5 @@ impl Text<'_> {
             (1..=2).contains(&self.digit_count(district)) && letters > 0 && (3..=4).contains(&self.digit_count(at));
         words.push(number::digits(lang, &self.digits(at)));
         fits.then(|| Reading::new(at + 1, words.join(" "), "number plate")).flatten()
-    }
-
-    /// Letters with digits right behind them: `T20`, `NH44`, `SBIN0001234`, `COVID-19`; at the letters.
-    pub(super) fn digits_after(&self, i: usize) -> Option<Reading> {
-        let hyphen = self.is_hyphen(i + 1) && self.is_digits(i + 2);
-        let at = if hyphen { i + 2 } else { i + 1 };
-        if !self.is_digits(at) || i > 0 && self.is_digits(i - 1) && !self.is_latin(i) {
-            return None;
-        }
-        let lang = self.lang(i);
-        let word = self.str(i);
-        if !self.is_latin(i) {
-            return None;
-        }
-        let mixed = self.is_latin(at + 1) || self.comma_or_point(at + 1) && !hyphen;
-        if mixed && self.comma_or_point(at + 1) {
-            return None;
-        }
-        let count = self.digit_count(at);
-        let digits = self.digits(at);
-        let identifier = count > 2 && self.is_capital_word(i) || digits.starts_with('0') || count > 4;
-        let number = if identifier { number::digits(lang, &digits) } else { number::integer(lang, &digits) };
-        let spelled = self.is_capital_word(i) && (word.len() <= 3 || identifier && word.len() <= 5 && !hyphen);
-        let letters = if spelled { tables::spell(lang, word) } else { word.to_owned() };
-        let mut end = at + 1;
-        let mut words = format!("{letters} {number}");
-        // One more run of letters: `H1N`, `ABCDE1234F`; the digits behind it are a token of their own.
-        if !hyphen && self.is_capital_word(end) && self.str(end).len() <= 3 {
-            words = format!("{words} {}", tables::spell(lang, self.str(end)));
-            end += 1;
-        }
-        Reading::new(end, words, "letters and digits")
-    }
-
-    /// Whether the language reads numbers in Latin words.
-    pub(super) fn reads_latin(&self, i: usize) -> bool {
-        matches!(self.lang(i), Lang::English | Lang::RomanHindi)
     }
 }

@@ -104,6 +104,34 @@ impl Text<'_> {
         Reading::new(end, words, "time")
     }
 
+    /// `1900 hrs`, `0630 hours`: a time of day on the clock of 24 hours; at the digits.
+    pub(super) fn clock_hours(&self, i: usize) -> Option<Reading> {
+        let four = self.digit_count(i) == 4 && !self.is_attached(i);
+        let clock = self.value(i).filter(|clock| four && *clock < 2400 && clock % 100 < 60)?;
+        let (at, word) = self.next_word(i + 1);
+        // `1500 hours of practice` are many, and so are hours without a zero or a word of time.
+        let leading_zero = self.str(i).starts_with(['0', '०']);
+        let named = matches!(word, "hrs" | "Hrs" | "HRS") || leading_zero && matches!(word, "hours" | "Hours");
+        if !named || matches!(self.next_word(at + 1).1, "of" | "in" | "per") {
+            return None;
+        }
+        let stop = usize::from(self.is_sign(at + 1, '.') && !self.sentence_ends(at + 1));
+        let lang = self.lang(i);
+        let (hour, minute) = (clock / 100, clock % 100);
+        let words = if lang == Lang::English {
+            let zero = if hour < 10 { "zero " } else { "" };
+            let minutes = match minute {
+                0 => "hundred".to_owned(),
+                1..=9 => format!("oh {}", number::cardinal(lang, minute.into())),
+                _ => number::cardinal(lang, minute.into()),
+            };
+            format!("{zero}{} {minutes} hours", number::cardinal(lang, hour.into()))
+        } else {
+            self.clock(lang, &Clock { hour, minute, second: None, half: None })
+        };
+        Reading::new(at + 1 + stop, words, "time")
+    }
+
     /// `AM`, `pm`, `a.m.`, with the token after.
     fn half(&self, i: usize) -> (Option<Half>, usize) {
         let at = self.past_space(i);
@@ -128,13 +156,19 @@ impl Text<'_> {
     /// Words that say `o'clock` after the digits; the reading has them already.
     fn oclock(&self, i: usize) -> (bool, usize) {
         let (at, word) = self.next_word(i);
-        if matches!(word, "बजे" | "baje" | "hrs" | "Hrs") { (true, at + 1) } else { (false, i) }
+        if matches!(word, "बजे" | "baje" | "hrs" | "Hrs" | "वाजता" | "वाजले" | "वाजेपर्यंत")
+        {
+            (true, at + 1)
+        } else {
+            (false, i)
+        }
     }
 
     fn clock(&self, lang: Lang, clock: &Clock) -> String {
         match lang {
             Lang::Hindi | Lang::RomanHindi => self.hindi_clock(lang, clock),
             Lang::English => english_clock(clock),
+            Lang::Marathi => marathi_clock(clock),
             lang => {
                 let parts = [Some(clock.hour), Some(clock.minute).filter(|m| *m > 0), clock.second];
                 let words = parts.into_iter().flatten().map(|n| number::cardinal(lang, n.into()));
@@ -209,6 +243,24 @@ impl Text<'_> {
             }
         }
         (words.len() >= 2).then(|| Reading::new(at, words.join(" "), "duration")).flatten()
+    }
+}
+
+/// `आठ वाजता`, `सात वाजून एकवीस मिनिटांनी`.
+fn marathi_clock(clock: &Clock) -> String {
+    let say = |n: u64| number::cardinal(Lang::Marathi, n.into());
+    let day = match (clock.half, clock.hour) {
+        (None, _) => "",
+        (Some(Half::Am), 4..=11) => "सकाळी ",
+        (Some(Half::Pm), 12 | 1..=3) => "दुपारी ",
+        (Some(Half::Pm), 4..=7) => "संध्याकाळी ",
+        (Some(_), _) => "रात्री ",
+    };
+    let hour = say(clock.hour);
+    match (clock.minute, clock.second.unwrap_or(0)) {
+        (0, 0) => format!("{day}{hour} वाजता"),
+        (minute, 0) => format!("{day}{hour} वाजून {} मिनिटांनी", say(minute)),
+        (minute, second) => format!("{day}{hour} वाजून {} मिनिटे {} सेकंदांनी", say(minute), say(second)),
     }
 }
 

@@ -66,6 +66,43 @@ impl Text<'_> {
         Reading::new(end, found.say(lang), "abbreviation")
     }
 
+    /// `A/C no. 1234` is an account, any other `A/C` cools; at the `A`.
+    pub(super) fn account_or_cooler(&self, i: usize) -> Option<Reading> {
+        const ACCOUNT: &[&str] =
+            &["no", "No", "number", "Number", "num", "holder", "Holder", "नंबर", "नम्बर", "संख्या", "धारक", "payee"];
+        let written =
+            matches!(self.word(i), "A" | "a") && self.is_sign(i + 1, '/') && matches!(self.word(i + 2), "C" | "c");
+        if !written || self.is_attached(i) {
+            return None;
+        }
+        let end = i + 3;
+        let lang = self.lang(i);
+        let (at, word) = self.next_word(if self.is_sign(end, ':') { end + 1 } else { end });
+        if ACCOUNT.contains(&word) || self.is_digits(at) {
+            return Reading::new(end, if lang.is_latin() { "account" } else { "खाता" }, "abbreviation");
+        }
+        Reading::new(end, tables::spell(lang, "AC"), "acronym")
+    }
+
+    /// `St. Xavier` is a saint, `MG St.` a street; at the `St`.
+    pub(super) fn saint_or_street(&self, i: usize) -> Option<Reading> {
+        let capital = |word: &str| word.starts_with(char::is_uppercase);
+        if self.str(i) != "St" || self.is_attached(i) {
+            return None;
+        }
+        let stop = self.is_sign(i + 1, '.');
+        let end = i + 1 + usize::from(stop);
+        let devanagari = !self.reads_latin(i);
+        let next = self.next_word(end).1;
+        let saint = (capital(next) || devanagari && !next.is_empty()) && self.is_space(end);
+        if saint && !(capital(self.previous_word(i).1) && self.is_sign(end, ',')) {
+            return Reading::new(end, if devanagari { "सेंट" } else { "Saint" }, "abbreviation");
+        }
+        let street = stop && capital(self.previous_word(i).1);
+        let end = if stop && self.sentence_ends(i + 1) { i + 1 } else { end };
+        street.then(|| Reading::new(end, if devanagari { "स्ट्रीट" } else { "Street" }, "abbreviation"))?
+    }
+
     /// `OTP` → `ओ टी पी` or `O T P`; at the word.
     pub(super) fn acronym(&self, i: usize) -> Option<Reading> {
         if !self.is_latin(i) {
