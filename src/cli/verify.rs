@@ -106,8 +106,14 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Outcome> {
     let export = Export::from_files(files.clone())?;
     let (reference, source) = args.reference(folder, &device)?;
 
-    let engine_args =
-        ModelArgs { model: None, revision: String::new(), offline: true, device: args.device, threads: args.threads };
+    let engine_args = ModelArgs {
+        model: None,
+        revision: String::new(),
+        offline: true,
+        device: args.device,
+        threads: args.threads,
+        phase_head: false,
+    };
     let mut engine = model::engine(export.clone(), &engine_args, Some(SLOTS))?;
     let mode = if args.original.quick { Mode::Quick } else { Mode::Full };
     let plan = Plan { reference: &reference, source: source.as_ref(), device: &device, mode, limits: &limits };

@@ -86,7 +86,6 @@ pub fn identify(ordinal: usize) -> Result<(Card, Key)> {
 pub fn is_usable(ordinal: usize) -> bool {
     Device::open(ordinal).is_ok()
 }
-}
 
 /// A slot as the host knows it.
 #[derive(Clone, Debug, PartialEq)]

@@ -64,7 +64,7 @@ fn run_table(verdict: &mut Verdict, table: &'static Kernels) -> Result<()> {
         out
     });
     let open = |export: &Export, slots| {
-        let options = Options { slots, positions: Some(model::POSITIONS), threads: Some(1) };
+        let options = Options { slots, positions: Some(model::POSITIONS), threads: Some(1), phase_head: false };
         Ok(Box::new(CpuEngine::with_kernels(export.clone(), options, table)?) as Box<dyn Engine>)
     };
     model::judge_scores(&mut judge, 64, 0.0, &open)?;
