@@ -170,7 +170,8 @@ fn demo(slots: usize) -> Server {
     serve(32, Limits::default(), move || {
         let export = Export::from_files(rumik::demo::files().unwrap()).unwrap();
         let speech = Speech::load(&export.config, &export.tokenizer).unwrap();
-        let engine = CpuEngine::new(export, cpu::Options { slots, threads: None, positions: Some(3328) }).unwrap();
+        let engine =
+            CpuEngine::new(export, cpu::Options { slots, positions: Some(3328), ..Default::default() }).unwrap();
         let (name, chunk_seconds) = ("demo".to_owned(), rumik::demo::CHUNK_SECONDS);
         Source { name, engine: Box::new(engine), speech, notice: None, chunk_seconds, standing: Standing::BuiltIn }
     })

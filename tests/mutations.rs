@@ -120,7 +120,8 @@ fn faults_in_kernels_and_files_are_found() {
 #[test]
 fn faults_in_the_configuration_of_the_engine_are_found() {
     let gate = Gate::new();
-    let faults: [(&str, fn(&mut ModelConfig)); 4] = [
+    type Change = fn(&mut ModelConfig);
+    let faults: [(&str, Change); 4] = [
         ("window one longer", |config| config.sliding_window += 1),
         ("window one shorter", |config| config.sliding_window -= 1),
         ("logit scale counted twice", |config| config.logit_scale *= config.logit_scale),

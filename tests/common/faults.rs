@@ -265,7 +265,7 @@ impl Engine for FaultyEngine {
         self.engine.info()
     }
 
-    fn start(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
+    fn admit(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
         let (mut request, mut prompt) = (*request, request.prompt.to_vec());
         match (self.fault, self.before[slot]) {
             (Faulty::StaleSlot, Some(token)) => prompt.insert(0, token),
@@ -278,7 +278,15 @@ impl Engine for FaultyEngine {
         self.before[slot] = request.prompt.get(request.prompt.len() / 2).copied(); // a token of the text
         self.running[slot] = true;
         request.prompt = &prompt;
-        self.engine.start(slot, &request)
+        self.engine.admit(slot, &request)
+    }
+
+    fn prefill(&mut self, slot: usize) -> Result<bool> {
+        self.engine.prefill(slot)
+    }
+
+    fn hold(&mut self, slot: usize, held: bool) {
+        self.engine.hold(slot, held);
     }
 
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {

@@ -68,7 +68,11 @@ pub(crate) fn serve_demo(slots: usize) -> Served {
     start(options(32), Controls::default(), move || {
         let export = Export::from_files(rumik::demo::files().unwrap()).unwrap();
         let speech = Speech::load(&export.config, &export.tokenizer).unwrap();
-        let engine = CpuEngine::new(export, cpu::Options { slots, threads: Some(2), positions: Some(3328) }).unwrap();
+        let engine = CpuEngine::new(
+            export,
+            cpu::Options { slots, threads: Some(2), positions: Some(3328), ..Default::default() },
+        )
+        .unwrap();
         Source {
             name: "rumik-demo".to_owned(),
             engine: Box::new(engine),

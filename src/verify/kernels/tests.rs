@@ -351,7 +351,7 @@ fn faults_of_the_choice_are_caught() {
 fn spoilt(export: &Export, slots: usize, change: impl FnOnce(&mut Export)) -> Result<Box<dyn Engine>> {
     let mut export = export.clone();
     change(&mut export);
-    let options = Options { slots, positions: Some(model::POSITIONS), threads: Some(1) };
+    let options = Options { slots, positions: Some(model::POSITIONS), threads: Some(1), phase_head: false };
     Ok(Box::new(CpuEngine::new(export, options)?))
 }
 
@@ -396,10 +396,18 @@ impl Engine for Meddler {
         self.0.info()
     }
 
-    fn start(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
+    fn admit(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
         let mut request = *request;
         (self.1)(&mut request);
-        self.0.start(slot, &request)
+        self.0.admit(slot, &request)
+    }
+
+    fn prefill(&mut self, slot: usize) -> Result<bool> {
+        self.0.prefill(slot)
+    }
+
+    fn hold(&mut self, slot: usize, held: bool) {
+        self.0.hold(slot, held);
     }
 
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
