@@ -171,7 +171,7 @@ fn demo(slots: usize) -> Server {
         let export = Export::from_files(rumik::demo::files().unwrap()).unwrap();
         let speech = Speech::load(&export.config, &export.tokenizer).unwrap();
         let engine =
-            CpuEngine::new(export, cpu::Options { slots, positions: Some(3328), ..Default::default() }).unwrap();
+            CpuEngine::new(export, cpu::Options { slots, positions: Some(2048), ..Default::default() }).unwrap();
         let (name, chunk_seconds) = ("demo".to_owned(), rumik::demo::CHUNK_SECONDS);
         Source { name, engine: Box::new(engine), speech, notice: None, chunk_seconds, standing: Standing::BuiltIn }
     })

@@ -236,7 +236,7 @@ mod tests {
     fn a_pin_holds_for_its_card_driver_and_build_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new").join(key().file_name());
-        let tuning = Tuning { packets: 4, ..Tuning::of(H200) };
+        let tuning = Tuning { persistent: true, packets: 4, ..Tuning::of(H200) };
         Pin { key: key(), tuning, frame_ms: [3.9, 4.1] }.write(&path).unwrap();
         assert_eq!(Pin::read(&path, &key(), H200), Some(tuning));
         let others = [

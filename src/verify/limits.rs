@@ -38,7 +38,7 @@ const DEFAULTS: &[(&str, Limit)] = &[
     ("quality.prompt_relative_kl", AtMost(0.3)),
     ("quality.tail_relative_kl", AtMost(4.0)),
     ("quality.relative_flips", AtMost(0.2)),
-    ("quality.relative_top5_misses", AtMost(0.2)),
+    ("quality.relative_top5_misses", AtMost(0.45)),
     ("quality.relative_draw_distance", AtMost(0.2)),
     ("quality.relative_perplexity", AtMost(0.15)),
     ("quality.stop_difference", AtMost(0.002)),

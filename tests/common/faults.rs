@@ -295,7 +295,9 @@ impl Engine for FaultyEngine {
         self.engine.step(&mut |step| match fault {
             Faulty::CodecNotReset => {
                 pcm.clear();
-                decoder.step(&mut states[step.slot], step.codes, &mut pcm).unwrap();
+                if !step.codes.is_empty() {
+                    decoder.step(&mut states[step.slot], step.codes, &mut pcm).unwrap();
+                }
                 sink(Step { pcm: &pcm, ..step });
             }
             // The token of the end is shown as any other.

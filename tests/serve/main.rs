@@ -70,7 +70,7 @@ pub(crate) fn serve_demo(slots: usize) -> Served {
         let speech = Speech::load(&export.config, &export.tokenizer).unwrap();
         let engine = CpuEngine::new(
             export,
-            cpu::Options { slots, threads: Some(2), positions: Some(3328), ..Default::default() },
+            cpu::Options { slots, threads: Some(2), positions: Some(2048), ..Default::default() },
         )
         .unwrap();
         Source {

@@ -38,6 +38,7 @@ fn a_text_with_nothing_to_say_is_refused_before_the_engine_moves() {
 #[test]
 fn a_bad_field_is_refused_by_its_name() {
     let served = server();
+    let before = served.controls.frames(); // the server proves to itself that the engine speaks
     let cases: [(&str, Value, &[&str]); 24] = [
         ("voice", json!("nobody"), &["Ira", "Aisha", "Siya", "Zoya"]),
         ("voice", json!("../x"), &["Ira"]),
@@ -78,7 +79,7 @@ fn a_bad_field_is_refused_by_its_name() {
     let long = json!({ "input": "क".repeat(10_001) });
     refused(&speak(served.address, &long), 400, Some("input"), &["10001", "10000"]);
     assert!(served.controls.admitted.lock().unwrap().is_empty(), "the engine was asked");
-    assert_eq!(served.controls.frames(), 0);
+    assert_eq!(served.controls.frames(), before);
 }
 
 /// D9: bodies and methods.

@@ -143,9 +143,9 @@ fn an_engine_that_hangs_is_not_ready() {
     let served = serve_stub(Options { limits, ..options(4) }, 1, 1, None);
     let stream = begun(&served, 600.0, 1);
     served.controls.stuck.store(true, std::sync::atomic::Ordering::SeqCst);
-    drop(stream);
     until("it stalls", || get(served.address, "/ready").json()["status"] == "stalled");
     assert_eq!(get(served.address, "/health").status, 200);
+    drop(stream);
     served.controls.stuck.store(false, std::sync::atomic::Ordering::SeqCst);
     until("it goes on", || get(served.address, "/ready").status == 200);
     slots_are_free(&served);

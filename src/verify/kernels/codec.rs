@@ -172,7 +172,8 @@ fn pass_through(change: impl FnOnce(&mut dyn FnMut(&str, Vec<f32>))) -> Result<C
     set("quantizer.acoustic_residual_vector_quantizer.output_proj.weight", vec![0.0; hidden * 8]);
     set("upsample.conv.weight", fill([hidden, 1, 4], |_, _, k| one_if(k < PER_FRAME)));
     set("decoder.layers.0.conv.weight", fill([2 * channels, hidden, 3], |n, c, k| one_if(n == c && k == 2)));
-    let phase = |c: usize, n: usize, k: usize| one_if(c == k && n == 0);
+    // The second half of the kernel is zero: channels from PHASES on would reach into the next position.
+    let phase = |c: usize, n: usize, k: usize| one_if(c == k && n == 0 && k < PHASES);
     set("decoder.layers.2.conv.weight", fill([2 * channels, channels, 2 * PHASES], phase));
     set("decoder.layers.5.conv.weight", fill([1, channels, 3], |_, c, k| one_if(c == 0 && k == 2)));
     change(&mut set);

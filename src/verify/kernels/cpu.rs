@@ -186,7 +186,10 @@ fn run_shared(verdict: &mut Verdict) -> Result<()> {
             state.reset();
             out.clear();
             let mut rest = codes;
-            for size in sizes.iter().cycle().map_while(|&size| (!rest.is_empty()).then_some(size)) {
+            for size in sizes.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
                 let (now, later) = rest.split_at(rest.len().min(size * 3));
                 decoder.step(&mut state, now, &mut out)?;
                 rest = later;
