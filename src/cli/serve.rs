@@ -36,7 +36,7 @@ pub struct ServeArgs {
     /// File of API keys, one a line; without it everyone who reaches the address is let in
     #[arg(long, value_name = "FILE")]
     api_keys: Option<PathBuf>,
-    /// Origin whose pages may ask, https://example.org; may be given again
+    /// Origin whose pages may ask, as `https://example.org`; may be given again
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<HeaderValue>,
     /// Further name of the model in requests, such as tts-1; may be given again

@@ -6,7 +6,7 @@
 //!         └────────────── container or events (body, encode) ◀┘
 //! ```
 //!
-//! The web side is asynchronous and never touches the engine; one thread owns it. They share [`state::Shared`] alone.
+//! The web side is asynchronous and never touches the engine; one thread owns it. They share `state::Shared` alone.
 //! `docs/serving.md` has the interface, the limits and the figures.
 
 mod api;

@@ -15,7 +15,7 @@
 //! N.pcm         I16 [samples]  the speech, where the original has a codec
 //! ```
 //!
-//! and, as the last tensor, `digest` (U8 [32]): SHA-256 over the data of all others. Its metadata holds the facts.
+//! and, as the last tensor, `digest` (32 bytes): SHA-256 over the data of all others. Its metadata holds the facts.
 
 mod compact;
 mod make;

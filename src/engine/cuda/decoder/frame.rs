@@ -68,7 +68,7 @@ impl Decoder {
         }
         let (tiles, groups) = (columns.div_ceil(4), self.shape.hidden as usize / GROUP);
         let work = match (KERNEL_COLUMNS[kernel_for(columns)], self.shape.head_dim) {
-            (1, 128) => 39808,
+            (1, 128) => 39936,
             (4, 128) => 46464,
             (_, 128) => 55168,
             (1 | 4, _) => 29056,

@@ -835,7 +835,7 @@ KERNEL(8, 64)
 
 static_assert(sizeof(Frame) == 96, "as in kernels.rs");
 #if __CUDA_ARCH__ >= 900
-static_assert(sizeof(Work<1, 128>) <= 39808 && sizeof(Work<4, 128>) <= 46464 && sizeof(Work<8, 128>) <= 55168 && sizeof(Work<4, 64>) <= 29056 &&
+static_assert(sizeof(Work<1, 128>) <= 39936 && sizeof(Work<4, 128>) <= 46464 && sizeof(Work<8, 128>) <= 55168 && sizeof(Work<4, 64>) <= 29056 &&
                   sizeof(Work<8, 64>) <= 37760 && sizeof(Choice) <= 8704,
               "as in decoder/frame.rs");
 #endif
