@@ -481,7 +481,7 @@ impl Device {
     pub fn kernel_names(&self) -> Result<Vec<String>> {
         self.bind()?;
         let mut names = Vec::new();
-        for image in MODULES {
+        for image in KERNELS {
             // SAFETY: the image is a whole fatbin, which the driver copies.
             let module = self.check("load its kernels", unsafe { result::module::load_data(image.as_ptr().cast()) })?;
             // SAFETY: the module is loaded, and unloaded only after this.

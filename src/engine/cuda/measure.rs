@@ -144,7 +144,7 @@ impl Metered for CudaEngine {
         Traffic {
             weight_bytes: config.num_layers() * (input + output) + self.decoder.head_bytes(),
             cache_bytes_per_position: config.num_layers() * config.key_value_size() * 4,
-            launches: Some(self.decoder.launches(1) + 2),
+            launches: Some(self.decoder.launches_a_token(1).ceil() as usize),
         }
     }
 

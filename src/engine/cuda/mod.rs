@@ -396,8 +396,7 @@ impl Engine for CudaEngine {
     }
 
     fn device_bytes(&self) -> usize {
-        let MemoryUse { decoder, codec } = self.memory();
-        decoder + codec
+        self.decoder.bytes() + self.codec.as_ref().map_or(0, Codec::bytes)
     }
 
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {

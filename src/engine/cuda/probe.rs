@@ -10,6 +10,7 @@ use super::device::{self, Device, Memory, Plain, Queue, Stream};
 use super::kernels::{Address, Column, Digits, FrameOut, Sequence};
 use crate::config::ModelConfig;
 use crate::engine::cpu::plain::{Order, Rounded};
+use crate::engine::tuning::Tuning;
 use crate::error::Result;
 use crate::format::layout::GROUP;
 use crate::format::{self, Export, Head, Layer};
@@ -52,7 +53,9 @@ impl Probe {
             device.shared_bytes = device.shared_bytes.min(SHALLOW_SHARED_BYTES);
         }
         let stream = device.stream()?;
-        let decoder = Decoder::load(Queue { device: &device, stream: &stream }, export, SLOTS, POSITIONS)?;
+        let options = super::Options { slots: SLOTS, positions: POSITIONS, codec: false, ..super::Options::default() };
+        let tuning = Tuning::of(device.card());
+        let decoder = Decoder::load(Queue { device: &device, stream: &stream }, export, &options, tuning)?;
         let normed = device.zeros(&stream, MAX_COLUMNS * export.config.hidden_size * 4)?;
         Ok(Probe { device, stream, decoder, normed, config: export.config.clone(), stop_inner: export.stop.inner })
     }
@@ -287,7 +290,7 @@ impl Probe {
 
     /// Logits `[columns, rows]`, and normed states `[columns, hidden]`, of the columns set.
     pub(crate) fn scores(&self, columns: usize) -> Result<(Vec<f32>, Vec<f32>)> {
-        self.decoder.scores(self.on(), columns, self.normed.address())?;
+        self.decoder.scores(self.on(), columns, self.normed.address(), None)?;
         let logits = self.read(self.decoder.logits(0), columns * self.config.audio_rows())?;
         Ok((logits, self.read(self.normed.address(), columns * self.config.hidden_size)?))
     }
@@ -308,7 +311,7 @@ impl Probe {
         self.write(self.decoder.columns(), &[Column { slot: 0, position: 3, live: 1, row: 0 }])?;
         self.device.fill(&self.stream, self.decoder.out(), 0, size_of::<FrameOut>())?;
         self.device.fill(&self.stream, self.decoder.residual(0), POISON, self.config.hidden_size * 4)?;
-        self.decoder.choose(self.on(), 1)?;
+        self.decoder.choose(self.on(), 1, None)?;
         let out = self.read::<FrameOut>(self.decoder.out(), 1)?[0];
         let column = self.read::<Column>(self.decoder.columns(), 1)?[0];
         let sequence = self.read::<Sequence>(self.decoder.sequence(0), 1)?[0];

@@ -50,6 +50,15 @@ fn read<T: Plain>(engine: &CudaEngine, from: Address, len: usize) -> Vec<T> {
 }
 
 #[track_caller]
+fn assert_same(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let differ = found.iter().zip(expected).position(|(f, e)| f.to_bits() != e.to_bits());
+    if let Some(at) = differ {
+        panic!("{what}: index {at} of {}: {} against {}", found.len(), found[at], expected[at]);
+    }
+}
+
+#[track_caller]
 fn assert_close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0f32, |m, v| m.max(v.abs()));

@@ -158,7 +158,7 @@ impl Decoder {
             format::Head::Bf16(tensor) => on.device.write::<u8>(on.stream, self.head.rows, &tensor.data),
             format::Head::Int8(matrix) => {
                 let scales: Vec<f32> = matrix.scale.iter().map(|scale| scale.to_f32()).collect();
-                on.device.write(on.stream, self.head.rows, &pack::int8(matrix))?;
+                on.device.write(on.stream, self.head.rows, &pack::int8(matrix, &pack::in_order(matrix.n)))?;
                 on.device.write(on.stream, self.head.row_scale, &scales)
             }
         }

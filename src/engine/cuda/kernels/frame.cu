@@ -15,13 +15,7 @@
 #include "attend.cuh"
 #include "head.cuh"
 
-constexpr int CONSUMERS = 16, FINISHERS = 2;                      // warps
-constexpr int FIRST_FINISHER = 20, WATCHER = 22, PRODUCER = 23;   // warps 0..3 are the team, 4..19 the consumers
 constexpr int BLOCK = 24 * 32;
-constexpr int PACKET = CONSUMERS * TILE4;   // bytes of a ring slot
-constexpr int PARTS = 4;                    // tiles whose partial sums are kept
-constexpr int MOST_SLOTS = 12;
-constexpr int CHOSEN = 1024;                // rows a choice may have to compare before it takes the slow way
 
 struct Frame {
     const uint8_t *in, *out;       // tiles of all layers, as in Layer
@@ -41,6 +35,13 @@ enum Counter { X = 0, QUERIES = 32, MLP_FIRST = 64, MLP_LAST = 96, ROUNDED = 128
 enum Event { X_READY, MLP_FIRST_READY, MLP_LAST_READY, ATTENTION_READY, LOGITS_READY, START_READY, EVENTS };
 
 #if __CUDA_ARCH__ >= 900
+constexpr int CONSUMERS = 16, FINISHERS = 2;                      // warps
+constexpr int FIRST_FINISHER = 20, WATCHER = 22, PRODUCER = 23;   // warps 0..3 are the team, 4..19 the consumers
+constexpr int PACKET = CONSUMERS * TILE4;   // bytes of a ring slot
+constexpr int PARTS = 4;                    // tiles whose partial sums are kept
+constexpr int MOST_SLOTS = 12;
+constexpr int CHOSEN = 1024;                // rows a choice may have to compare before it takes the slow way
+
 // ---- barriers in shared memory -----------------------------------------------------------------------------------------------
 DI uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 DI void barrier_init(uint64_t* b, int arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory"); }

@@ -13,6 +13,7 @@ use crate::config::{LayerType, ModelConfig};
 use crate::engine::Engine;
 use crate::engine::cuda::probe::{self, Probe};
 use crate::engine::cuda::{CudaEngine, Options};
+use crate::engine::tuning::Tuning;
 use crate::error::{Error, Result};
 use crate::format::{self, Export};
 use crate::verify::Verdict;
@@ -68,7 +69,8 @@ pub(super) fn run(verdict: &mut Verdict, ordinal: usize) -> Result<()> {
 /// Models of known layers in a whole engine; speech by a launch a phase and by the persistent kernel.
 fn run_engine(judge: &mut Judge<'_>, ordinal: usize, head_dim: usize) -> Result<()> {
     let open = |export: &Export, slots, persistent| {
-        let options = Options { ordinal, slots, positions: model::POSITIONS, persistent, ..Options::default() };
+        let tuning = Some(Tuning { persistent, ..Tuning::of(crate::engine::cuda::identify(ordinal)?.0) });
+        let options = Options { ordinal, slots, positions: model::POSITIONS, tuning, ..Options::default() };
         Ok(Box::new(CudaEngine::open(export, &options)?) as Box<dyn Engine>)
     };
     model::judge_scores(judge, head_dim, FORWARD_TOLERANCE, &|export, slots| open(export, slots, false))?;
