@@ -9,9 +9,9 @@ use clap::Args;
 
 use super::Outcome;
 use super::model::{Model, ModelArgs};
+use super::text::read_lexicon;
 use crate::error::{Error, Result};
 use crate::serve::{Keys, Limits, Options, Server, Source};
-use crate::speech::Lexicon;
 
 /// Name of the built-in voice in requests.
 const DEMO: &str = "rumik-demo";
@@ -123,13 +123,7 @@ fn name_in_requests(name: &str) -> String {
 
 impl ServeArgs {
     fn options(&self) -> Result<Options> {
-        let lexicon = match &self.lexicon {
-            Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-                Lexicon::parse(&path.display().to_string(), &text)?
-            }
-            None => Lexicon::default(),
-        };
+        let lexicon = self.lexicon.as_deref().map(read_lexicon).transpose()?.unwrap_or_default();
         Ok(Options {
             bind: self.bind,
             queue: self.queue,
