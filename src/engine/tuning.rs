@@ -30,14 +30,12 @@ pub struct Tuning {
     /// Packets of weights that a block of the persistent kernel has under way: enough to keep the memory busy, few enough to
     /// keep its queues short.
     pub packets: usize,
-    /// Packets of down_proj that wait for the whole MLP in the persistent kernel.
-    pub late_packets: usize,
     /// Seven tiles ahead of each warp in the kernels of single phases, instead of three.
     pub deep_rings: bool,
 }
 
-/// Least compute capability of the persistent kernel (bulk copies, barriers in shared memory).
-const PERSISTENT_CAPABILITY: i32 = 9;
+/// Compute capability of the persistent kernel (bulk copies, registers dealt anew among warps).
+const PERSISTENT_CAPABILITY: (i32, i32) = (9, 0);
 /// Shared memory that the deep rings of a block need (compute capability 8.0 and 9.0 have it, 8.6, 8.9 and 12.0 do not).
 const DEEP_SHARED_BYTES: usize = 160 << 10;
 /// Shared memory below which the persistent kernel's ring is too short to be worth it.
@@ -47,9 +45,9 @@ const PERSISTENT_SHARED_BYTES: usize = 200 << 10;
 const PERSISTENT_MULTIPROCESSORS: usize = 64;
 
 impl Tuning {
-    /// The choice for a card that nobody has measured. Never the persistent kernel: it is the slower one so far (`docs/cuda.md`).
+    /// The choice for a card that nobody has measured: the persistent kernel wherever it runs (`docs/cuda.md`).
     pub fn of(card: Card) -> Tuning {
-        Tuning { persistent: false, packets: 3, late_packets: 2, deep_rings: Tuning::can_be_deep(card) }
+        Tuning { persistent: Tuning::can_persist(card), packets: 2, deep_rings: Tuning::can_be_deep(card) }
     }
 
     /// All choices that a card can run and that may be worth a measurement, the table's own first.
@@ -59,9 +57,7 @@ impl Tuning {
         for persistent in [true, false] {
             for deep_rings in [true, false] {
                 for packets in 2..=5 {
-                    for late_packets in 1..=3 {
-                        all.push(Tuning { persistent, packets, late_packets, deep_rings });
-                    }
+                    all.push(Tuning { persistent, packets, deep_rings });
                 }
             }
         }
@@ -69,7 +65,7 @@ impl Tuning {
         // A persistent kernel has no rings of its own, the other kernels have no packets: no candidate twice.
         let settled = |t: Tuning| match t.persistent {
             true => Tuning { deep_rings: first.deep_rings, ..t },
-            false => Tuning { packets: first.packets, late_packets: first.late_packets, ..t },
+            false => Tuning { packets: first.packets, ..t },
         };
         let mut seen = Vec::new();
         all.into_iter().map(settled).for_each(|tuning| {
@@ -82,12 +78,12 @@ impl Tuning {
 
     /// True when a card can run it.
     pub fn fits(self, card: Card) -> bool {
-        let packets = (1..=8).contains(&self.packets) && (1..=8).contains(&self.late_packets);
+        let packets = (1..=8).contains(&self.packets);
         packets && (!self.persistent || Tuning::can_persist(card)) && (!self.deep_rings || Tuning::can_be_deep(card))
     }
 
     fn can_persist(card: Card) -> bool {
-        card.capability.0 >= PERSISTENT_CAPABILITY
+        card.capability == PERSISTENT_CAPABILITY
             && card.shared_bytes >= PERSISTENT_SHARED_BYTES
             && card.multiprocessors >= PERSISTENT_MULTIPROCESSORS
     }
@@ -99,9 +95,9 @@ impl Tuning {
 
 impl std::fmt::Display for Tuning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tuning { persistent, packets, late_packets, deep_rings } = self;
+        let Tuning { persistent, packets, deep_rings } = self;
         match persistent {
-            true => write!(f, "persistent kernel, {packets} packets under way, {late_packets} late"),
+            true => write!(f, "persistent kernel, {packets} packets under way"),
             false => write!(f, "a kernel a phase, {} rings", if *deep_rings { "deep" } else { "shallow" }),
         }
     }
@@ -196,7 +192,7 @@ mod tests {
     fn the_table_knows_each_kind_of_card() {
         for (card, deep) in [(H200, true), (A100, true), (RTX_3050, false), (L4, false), (RTX_5090, false)] {
             let Tuning { persistent, deep_rings, .. } = Tuning::of(card);
-            assert_eq!((persistent, deep_rings), (false, deep), "{card:?}");
+            assert_eq!((persistent, deep_rings), (card == H200, deep), "{card:?}");
         }
         let persistent = |card| Tuning::candidates(card).iter().any(|tuning| tuning.persistent);
         assert!(persistent(H200) && !persistent(A100) && !persistent(RTX_5090));

@@ -65,7 +65,7 @@ pub struct Frame {
     pub layers: Address,
     /// `[9, 32]` u32, zeros.
     pub counters: Address,
-    /// `[columns, blocks, finishers]` u32.
+    /// `[columns, tiles of the head]` u32.
     pub maxima: Address,
     /// Layers.
     pub count: i32,
@@ -83,10 +83,14 @@ pub struct Frame {
     pub depth: i32,
     /// Packets that its ring holds.
     pub slots: i32,
-    /// Packets of down_proj that do not wait for the last groups of the MLP.
-    pub first_down: i32,
-    /// Padding.
-    pub pad: i32,
+    /// Tiles whose partial sums a block keeps.
+    pub round: i32,
+    /// Packets of down_proj that wait only for the first part of the MLP, with one column.
+    pub early_packets: i32,
+    /// Tiles of each block that leave that part.
+    pub early_tiles: i32,
+    /// Where things lie in a block's shared memory, in bytes: digits, their scales, layers, partial sums, the ring.
+    pub places: [u32; 5],
 }
 
 /// Sizes of the model.
@@ -276,7 +280,7 @@ pub const END_NOT_FINITE: i32 = 4;
 // The kernels assert the same sizes.
 const _: () = {
     assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 136);
-    assert!(size_of::<Frame>() == 96);
+    assert!(size_of::<Frame>() == 120);
     assert!(size_of::<Head>() == 152 && size_of::<HeadBuffers>() == 56);
     assert!(size_of::<Sequence>() == 96 && size_of::<FrameOut>() == 208 && size_of::<Column>() == 16);
 };

@@ -9,17 +9,20 @@ use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::format::layout::GROUP;
 
-/// Warps that sum tiles (`FINISHERS` of frame.cu).
-pub const FINISHERS: usize = 2;
 /// Threads of a block.
 const THREADS: usize = 768;
 /// Bytes of a packet of the ring, and the most packets in it.
 const PACKET: usize = WARPS * pack::INT4_TILE;
 const MOST_SLOTS: usize = 12;
-/// Tiles whose partial sums are kept.
-const PARTS: usize = 4;
-/// More than `sizeof(Choice)`.
-const CHOICE_BYTES: usize = 8704;
+/// Shared memory for the partial sums of several columns, and the least of them: x waits there for its LayerNorm.
+const ROUND_BYTES: usize = 64 << 10;
+const LEAST_ROUND: usize = 8;
+/// Most tiles of a block that finishers wait for (`MOST_TILES`).
+const MOST_TILES: usize = 24;
+/// More than `sizeof(Choice)`, and what it has places for.
+const CHOICE_BYTES: usize = 14336;
+const MOST_BLOCKS: usize = 256;
+const MOST_HEAD_TILES: usize = 3 * 512;
 /// Most columns of each kernel.
 const KERNEL_COLUMNS: [usize; 3] = [1, 4, 8];
 
@@ -28,13 +31,13 @@ fn kernel_for(columns: usize) -> usize {
     KERNEL_COLUMNS.iter().position(|&most| columns <= most).unwrap_or(KERNEL_COLUMNS.len() - 1)
 }
 
-/// The kernels for 1, up to 4 and up to 8 columns, where the device can run them: compute capability 9.0, and a multiprocessor
+/// The kernels for 1, up to 4 and up to 8 columns, where the device can run them: compute capability 9.0 (setmaxnreg, bulk copies), and a multiprocessor
 /// for every 16 rows of the hidden state.
 ///
 /// # Errors
 /// [`crate::Error::Device`].
 pub fn kernels(device: &Device, config: &ModelConfig) -> Result<Option<[Kernel; 3]>> {
-    if device.capability.0 < 9 || config.hidden_size / pack::ROWS > device.multiprocessors {
+    if device.capability != (9, 0) || config.hidden_size / pack::ROWS > device.multiprocessors {
         return Ok(None);
     }
     let names = match config.head_dim {
@@ -48,6 +51,8 @@ pub fn kernels(device: &Device, config: &ModelConfig) -> Result<Option<[Kernel; 
 #[derive(Clone, Copy, Debug)]
 struct Room {
     slots: usize,
+    round: usize,
+    places: [u32; 5],
     bytes: usize,
 }
 
@@ -59,26 +64,51 @@ impl Decoder {
 
     /// True when it also does their scores and choices.
     pub fn persists_choice(&self, columns: usize) -> bool {
-        self.persists(columns) && self.head.bf16 == 0 && !self.phase_head()
+        let fits = self.blocks <= MOST_BLOCKS && self.head.count as usize <= MOST_HEAD_TILES * pack::ROWS;
+        fits && self.persists(columns) && self.head.bf16 == 0 && !self.phase_head()
     }
 
+    /// How a block's shared memory is divided for so many columns; none where they do not fit.
     fn room(&self, columns: usize) -> Option<Room> {
         if columns > NARROW_COLUMNS {
             return None;
         }
         let (tiles, groups) = (columns.div_ceil(4), self.shape.hidden as usize / GROUP);
-        let work = match (KERNEL_COLUMNS[kernel_for(columns)], self.shape.head_dim) {
+        let fixed: usize = match (KERNEL_COLUMNS[kernel_for(columns)], self.shape.head_dim) {
             (1, 128) => 39936,
             (4, 128) => 46464,
             (_, 128) => 55168,
             (1 | 4, _) => 29056,
             _ => 37760,
         };
+        // One column's values of the MLP, which each warp rounds in place.
+        let own = if columns == 1 { (self.buffers.inner.groups as usize).next_multiple_of(WARPS) } else { 0 };
+        let words = (tiles * WARPS * 1024).max(CHOICE_BYTES).max(own * GROUP * 4);
+        let scales = (tiles * WARPS * 32).max(own * 8);
         let layers = (self.layers.len() * size_of::<kernels::Layer>()).next_multiple_of(16);
-        let words = (tiles * WARPS * 1024).max(CHOICE_BYTES);
-        let fixed = work + layers + words + tiles * WARPS * 32 + PARTS * groups * columns * pack::ROWS * 4 + 128;
-        let slots = (self.shared_bytes.checked_sub(fixed)? / PACKET).min(MOST_SLOTS);
-        (slots > self.tuning.packets).then_some(Room { slots, bytes: fixed + slots * PACKET })
+        // Keys, values and queries keep their places until the team has summed them; the MLP takes turns at the others.
+        let tile_bytes = groups * columns * pack::ROWS * 4;
+        let least = self.first_mlp_tile().div_ceil(self.blocks) + 1;
+        let all = self.tiles.max((self.head.count as usize).div_ceil(pack::ROWS)).div_ceil(self.blocks);
+        let round = all.min(ROUND_BYTES / tile_bytes).max(least).max(LEAST_ROUND);
+        if columns == 1 && all > round.min(MOST_TILES) {
+            return None;
+        }
+        let mut at = fixed;
+        let places = [words, scales, layers, round * tile_bytes, 0].map(|bytes| {
+            let place = at.next_multiple_of(128);
+            at = place + bytes;
+            place as u32
+        });
+        let ring = places[4] as usize;
+        let slots = (self.shared_bytes.checked_sub(ring)? / PACKET).min(MOST_SLOTS);
+        (slots > self.tuning.packets).then_some(Room { slots, round, places, bytes: ring + slots * PACKET })
+    }
+
+    /// First tile of gate and up.
+    fn first_mlp_tile(&self) -> usize {
+        let kernels::Shape { heads, kv_heads, head_dim, .. } = self.shape;
+        ((2 * kv_heads + heads) * head_dim) as usize / pack::ROWS
     }
 
     /// One pass of `columns` columns through the layers, as [`Decoder::forward`].
@@ -99,12 +129,16 @@ impl Decoder {
 
     fn run_frame(&self, on: Queue<'_>, columns: usize, frame: Frame) -> Result<()> {
         let (Some(kernels), Some(room)) = (&self.functions.frame, self.room(columns)) else { return Ok(()) };
-        let down_packets = (self.buffers.inner.groups as usize).div_ceil(WARPS);
+        // A third of down_proj begins before the last tiles of gate and up are finished. A packet has WARPS groups, a group 16 tiles.
+        let early_packets = (self.buffers.inner.groups as usize).div_ceil(WARPS) / 3;
         let frame = Frame {
             columns: columns as i32,
             depth: self.tuning.packets as i32,
             slots: room.slots as i32,
-            first_down: down_packets.saturating_sub(self.tuning.late_packets) as i32,
+            round: room.round as i32,
+            early_packets: early_packets as i32,
+            early_tiles: (self.first_mlp_tile() + early_packets * WARPS * WARPS).div_ceil(self.blocks) as i32,
+            places: room.places,
             ..frame
         };
         let mut arguments = [

@@ -201,7 +201,7 @@ fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(V
         output_stride: output_bytes as u64,
         layers: arena.upload(&layers)?,
         counters: arena.zeros(9 * 32 * 4)?,
-        maxima: arena.zeros(NARROW_COLUMNS * arena.on.device.multiprocessors * frame::FINISHERS * 4)?,
+        maxima: arena.zeros(NARROW_COLUMNS * config.audio_rows().div_ceil(pack::ROWS) * 4)?,
         count: kv.layers as i32,
         tiles: (input_rows(config) / pack::ROWS) as i32,
         ..Frame::default()

@@ -22,8 +22,12 @@ const RING_STEP: usize = WARPS * pack::INT4_TILE;
 /// Tiles in flight, `project_in` and `project_out`: with shallow and with deep rings.
 const SHALLOW: [usize; 2] = [3, 3];
 const DEEP: [usize; 2] = [6, 7];
-/// Column tiles of a wide block (`WIDE_TILES` of layer.cu).
+/// Column tiles of a block of `project_out_wide` (`WIDE_TILES` of layer.cu).
 const WIDE_TILES: usize = 5;
+/// Columns of a block of `project_in_wide`, the tiles under way in each of its warps, and more than its fixed shared memory.
+const PROMPT_COLUMNS: usize = 36;
+const PROMPT_DEPTH: usize = 3;
+const PROMPT_STATIC_BYTES: usize = 5 << 10;
 /// Positions of the shortest attention split, the most splits, and the query heads of an item (`SPAN`, `MAX_CHUNKS` and
 /// `ITEM_HEADS` of attend.cuh).
 const SPAN: usize = 64;

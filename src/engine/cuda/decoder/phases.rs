@@ -7,8 +7,8 @@ use std::ffi::c_void;
 use super::super::device::{Kernel, Launch, Queue, Start, pointer};
 use super::super::kernels::{Address, Column, HeadBuffers};
 use super::{
-    Decoder, ITEM_HEADS, MAX_CHUNKS, NARROW_COLUMNS, PART_BYTES, RING_STEP, SPAN, STATIC_BYTES, THREADS, WARPS,
-    WIDE_TILES, pack,
+    Decoder, ITEM_HEADS, MAX_CHUNKS, NARROW_COLUMNS, PART_BYTES, PROMPT_COLUMNS, PROMPT_DEPTH, PROMPT_STATIC_BYTES,
+    RING_STEP, SPAN, STATIC_BYTES, THREADS, WARPS, WIDE_TILES, pack,
 };
 use crate::error::Result;
 use crate::format::layout::GROUP;
@@ -55,8 +55,14 @@ impl Decoder {
         if columns > NARROW_COLUMNS {
             let grid = [columns, 1, 1];
             self.launch(on, &self.functions.norm_columns, layer, (grid, THREADS, 0), &[])?;
-            let sizes = ([self.tiles.div_ceil(8), columns.div_ceil(4 * WIDE_TILES), 1], 128, 0);
-            let more = [pointer(&columns_arg), pointer(&tiles_arg)];
+            let tile_bytes = groups * columns.min(PROMPT_COLUMNS) * pack::ROWS * 4;
+            let rings = PROMPT_DEPTH * RING_STEP;
+            let round = self.shared_bytes.saturating_sub(rings + PROMPT_STATIC_BYTES) / tile_bytes;
+            let round = round.clamp(1, self.tiles.div_ceil(self.blocks));
+            let round_arg = round as i32;
+            let grid = [self.blocks.min(self.tiles), columns.div_ceil(PROMPT_COLUMNS), 1];
+            let more = [pointer(&columns_arg), pointer(&tiles_arg), pointer(&round_arg)];
+            let sizes = (grid, THREADS, rings + round * tile_bytes);
             self.launch(on, &self.functions.project_in_wide, layer, sizes, &more)?;
             let sizes = ([self.shape.intermediate as usize / GROUP, columns.div_ceil(4), 1], 128, 0);
             return self.launch(on, &self.functions.round_columns, layer, sizes, &more[..1]);

@@ -43,7 +43,7 @@ DI Item item_of(const Shape& s, int item) {
 template <int D> struct AttendShared {
     uint4 k[4][D / 16][32];     // [warp][(row g, 16 bytes), (row g + 8, 16 bytes)][lane]: 16 positions a warp
     uint4 v[4][D / 16][32];     // [warp][rows of 16 dims; two pieces of 8 positions][lane]: D / 4 dims a warp
-    float q[ITEM_HEADS][D];     // the queries
+    __half q[2][ITEM_HEADS][D + 8];  // the scaled queries, hi and lo, padded against bank conflicts
     __half p[8][SPAN + 32];     // [hi of 4 heads, lo of 4 heads][position], padded against bank conflicts
     float top[4][ITEM_HEADS], sum[4][ITEM_HEADS];  // of each warp's positions
     int last;
@@ -75,35 +75,38 @@ template <int D> DI const __half* value_at(const Shape& s, const Layer& l, int s
     return l.v + (((size_t)slot * s.kv_heads + kv) * D + d) * s.positions + from + piece * 32 + (lane & 3) * 8;
 }
 
-// Asks for the keys and values of positions from .. from + 63 that are not past `last`.
-template <int D> DI void fetch_span(AttendShared<D>& m, const Shape& s, const Layer& l, int slot, int kv, int from, int last, int w, int lane) {
+// Asks for the keys and values of positions from .. from + 63 that are not past `last`; when `newest` is one of them, for those
+// around it alone.
+template <int D> DI void fetch_span(AttendShared<D>& m, const Shape& s, const Layer& l, int slot, int kv, int from, int last, int newest, int w, int lane) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int p = from + w * 16 + (lane >> 2) + 8 * r;
-        if (p <= last)
+        if (p > last || (newest >= 0 && newest != p)) continue;
+        const __half* at = key_at<D>(s, l, slot, kv, p, 0, lane);
 #pragma unroll
-            for (int i = 0; i < D / 32; i++) copy16(&m.k[w][r * (D / 32) + i][lane], key_at<D>(s, l, slot, kv, p, i, lane));
+        for (int i = 0; i < D / 32; i++) copy16(&m.k[w][r * (D / 32) + i][lane], at + i * 32);
     }
+    const int p = from + (lane & 3) * 8;
+    bool wanted[2];
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-        if (from + i * 32 + (lane & 3) * 8 <= last)
+    for (int i = 0; i < 2; i++) wanted[i] = p + i * 32 <= last && (newest < 0 || (unsigned)(newest - p - i * 32) < 8u);
 #pragma unroll
-            for (int r = 0; r < D / 32; r++) copy16(&m.v[w][r * 2 + i][lane], value_at<D>(s, l, slot, kv, r, from, i, w, lane));
+    for (int r = 0; r < D / 32; r++) {
+        const __half* at = value_at<D>(s, l, slot, kv, r, from, 0, w, lane);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (wanted[i]) copy16(&m.v[w][r * 2 + i][lane], at + i * 32);
+    }
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 // First position of an item's chunk that is fetched.
 DI int begin_of(const Range& range, int chunk) { return max(range.first, chunk * range.length) / SPAN * SPAN; }
 
-// Zeroes the halves of a piece whose positions p .. p + 7 are not within the range: what lies there may be no number.
-DI uint4 keep(uint4 v, int p, const Range& range) {
-    uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int at = p + 2 * i;
-        word[i] &= (at >= range.first && at <= range.last ? 0x0000FFFFu : 0u) | (at + 1 >= range.first && at + 1 <= range.last ? 0xFFFF0000u : 0u);
-    }
-    return make_uint4(word[0], word[1], word[2], word[3]);
+// Which halves of a word of two positions, p and p + 1, are within the range: what lies outside may be no number.
+DI uint32_t within(int p, const Range& range) {
+    const unsigned seen = range.last - range.first;
+    return ((unsigned)(p - range.first) <= seen ? 0x0000FFFFu : 0u) | ((unsigned)(p + 1 - range.first) <= seen ? 0xFFFF0000u : 0u);
 }
 
 // One chunk of an item. `early`: its first span was fetched before the newest key and value were written. `sync`: a barrier of
@@ -114,32 +117,33 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
     constexpr int PIECES = D / 32, TILES = D / 64;  // 16-byte pieces of a key; tiles of 16 dims a warp
     const int g = lane >> 2, t = lane & 3, two = 2 * (t & 1);  // this lane's sums are of heads two and two + 1
     const int thread = w * 32 + lane;
-    if (thread * 4 < item.heads * D) copy16(&m.q[0][0] + thread * 4, b.q + ((size_t)c * s.heads + item.first_head) * D + thread * 4);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    const float* q = m.q[min(g & 3, item.heads - 1)] + t * 8;
-    const float scale = (g & 3) < item.heads ? s.scale : 0.f;
-    auto query = [&](const float* from) {  // two steps' worth of B operand
-        const float4 x = *reinterpret_cast<const float4*>(from);
-        return make_uint2(pair_of(x.x * scale, x.y * scale, g >= 4), pair_of(x.z * scale, x.w * scale, g >= 4));
-    };
+    float query[4] = {};
+    if (thread * 4 < item.heads * D) load4(b.q + ((size_t)c * s.heads + item.first_head) * D + thread * 4, query);
     float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, o[TILES][4] = {};
     const int begin = begin_of(range, chunk), end = min(range.last, (chunk + 1) * range.length - 1);
 #pragma unroll 1
     for (int from = begin; from <= end; from += SPAN) {
         const bool stale = early && from == begin;
-        if (!stale) fetch_span<D>(m, s, l, slot, item.kv, from, range.last, w, lane);
+        const bool again = stale && range.last < from + SPAN;  // the newest key and value are among them
+        if (again) asm volatile("cp.async.wait_all;" ::: "memory");  // two copies to one place would race
+        if (!stale || again) fetch_span<D>(m, s, l, slot, item.kv, from, range.last, again ? range.last : -1, w, lane);
+        if (from == begin && thread * 4 < ITEM_HEADS * D) {
+            uint32_t* to = reinterpret_cast<uint32_t*>(&m.q[0][thread * 4 / D][thread * 4 % D]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const float x = query[2 * i] * s.scale, y = query[2 * i + 1] * s.scale;
+                to[i] = pair_of(x, y, false), to[i + ITEM_HEADS * (D + 8) / 2] = pair_of(x, y, true);
+            }
+        }
         asm volatile("cp.async.wait_all;" ::: "memory");
         if (from == begin) sync();  // the queries are everybody's
         float even[4] = {}, odd[4] = {};
-        const int newest = stale ? range.last - from - w * 16 - g : -1;  // 0 or 8: the row that must be read again
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
-            uint4 a = m.k[w][i][lane], a8 = m.k[w][PIECES + i][lane];
-            if (newest == 0) a = __ldcg(reinterpret_cast<const uint4*>(key_at<D>(s, l, slot, item.kv, range.last, i, lane)));
-            if (newest == 8) a8 = __ldcg(reinterpret_cast<const uint4*>(key_at<D>(s, l, slot, item.kv, range.last, i, lane)));
-            const uint2 first = query(q + i * 32), second = query(q + i * 32 + 4);
-            mma_f16(even, a.x, a8.x, a.y, a8.y, first.x, first.y);
-            mma_f16(odd, a.z, a8.z, a.w, a8.w, second.x, second.y);
+            const uint4 a = m.k[w][i][lane], a8 = m.k[w][PIECES + i][lane];
+            const uint4 x = *reinterpret_cast<const uint4*>(&m.q[g >> 2][g & 3][i * 32 + t * 8]);
+            mma_f16(even, a.x, a8.x, a.y, a8.y, x.x, x.y);
+            mma_f16(odd, a.z, a8.z, a.w, a8.w, x.z, x.w);
         }
         float p[4], most[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -163,7 +167,7 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
             float now = top[j];
 #pragma unroll
             for (int i = 0; i < 4; i++) now = fmaxf(now, m.top[i][two + j]);
-            shrink[j] = exp_plain(top[j] - now);
+            shrink[j] = from == begin ? 0.f : exp_plain(top[j] - now);  // nothing is there to shrink yet
             top[j] = now;
         }
 #pragma unroll
@@ -182,45 +186,49 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
 #pragma unroll
         for (int j = 0; j < 2; j++)
             sum[j] = __fmaf_rn(sum[j], shrink[j], ((m.sum[0][two + j] + m.sum[1][two + j]) + m.sum[2][two + j]) + m.sum[3][two + j]);
-        const bool whole = from >= range.first && from + SPAN - 1 <= range.last;
         uint4 weight[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) weight[i] = *reinterpret_cast<const uint4*>(&m.p[g][i * 32 + t * 8]);
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
+        for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
             for (int j = 0; j < 4; j++) o[tile][j] *= shrink[j & 1];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint4 a[2];
-                const int at = from + i * 32 + t * 8;
+        for (int i = 0; i < 2; i++) {
+            const int at = from + i * 32 + t * 8;
+            uint4 mask = make_uint4(ALL, ALL, ALL, ALL);
+            if (from < range.first || from + SPAN - 1 > range.last)
+                mask = make_uint4(within(at, range), within(at + 2, range), within(at + 4, range), within(at + 6, range));
+            auto values = [&](int row) {
+                const uint4 v = m.v[w][row * 2 + i][lane];
+                return make_uint4(v.x & mask.x, v.y & mask.y, v.z & mask.z, v.w & mask.w);
+            };
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    a[r] = m.v[w][(2 * tile + r) * 2 + i][lane];
-                    if (stale && range.last >= at && range.last < at + 8)
-                        a[r] = __ldcg(reinterpret_cast<const uint4*>(value_at<D>(s, l, slot, item.kv, 2 * tile + r, from, i, w, lane)));
-                    if (!whole) a[r] = keep(a[r], at, range);
-                }
-                mma_f16(o[tile], a[0].x, a[1].x, a[0].y, a[1].y, weight[i].x, weight[i].y);
-                mma_f16(o[tile], a[0].z, a[1].z, a[0].w, a[1].w, weight[i].z, weight[i].w);
+            for (int tile = 0; tile < TILES; tile++) {
+                const uint4 a = values(2 * tile), a8 = values(2 * tile + 1);
+                mma_f16(o[tile], a.x, a8.x, a.y, a8.y, weight[i].x, weight[i].y);
+                mma_f16(o[tile], a.z, a8.z, a.w, a8.w, weight[i].z, weight[i].w);
             }
         }
     }
-    auto place = [&](int head) {  // of a head's first value in the partial results
+    // A head's first value in the partial results: heads lie D columns apart within a unit, units MAX_CHUNKS groups.
+    auto place = [&](int head) {
         const int column = (item.first_head + head) * D;
-        return (((size_t)c * units(s) + column / GROUP) * MAX_CHUNKS + chunk) * GROUP + column % GROUP;
+        return ((c * units(s) + column / GROUP) * MAX_CHUNKS + chunk) * GROUP + column % GROUP;
     };
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            o[tile][j] += __shfl_xor_sync(ALL, o[tile][j], 2);
-            if (t < 2 && two + (j & 1) < item.heads) __stcg(b.partial + place(two + (j & 1)) + (w * TILES + tile) * 16 + g + 8 * (j >> 1), o[tile][j]);
-        }
-    if (w == 0 && g == 0 && t < 2)
+        for (int j = 0; j < 4; j++) o[tile][j] += __shfl_xor_sync(ALL, o[tile][j], 2);
+    if (t >= 2) return;
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            if (two + j < item.heads) __stcg(b.partial_ml + place(two + j) / D, make_float2(top[j], sum[j]));
+    for (int j = 0; j < 2; j++) {
+        if (two + j >= item.heads) continue;
+        float* to = b.partial + place(two + j) + w * TILES * 16 + g;
+#pragma unroll
+        for (int tile = 0; tile < TILES; tile++) __stcg(to + tile * 16, o[tile][j]), __stcg(to + tile * 16 + 8, o[tile][j + 2]);
+        if (w == 0 && g == 0) __stcg(b.partial_ml + place(two + j) / D, make_float2(top[j], sum[j]));
+    }
 }
 
 // Joins the at most 32 chunks of a unit, 128 columns of the queries, and rounds them; a whole warp calls it.
@@ -228,7 +236,13 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
     constexpr int H = GROUP / D;
     const int n = range.chunks(), mine = lane * 4 / D;  // the head of the lane's four outputs
     const size_t at = ((size_t)c * units(s) + unit) * MAX_CHUNKS + range.first_chunk();
-    float e[H], sum[H], o[4] = {};
+    float e[H], sum[H], o[4] = {}, part[8][4];
+    auto fetch = [&](int i0) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i0 + i < n) load4(b.partial + (at + i0 + i) * GROUP + lane * 4, part[i]);
+    };
+    fetch(0);
 #pragma unroll
     for (int h = 0; h < H; h++) {  // lane i weighs chunk i
         float2 ml = lane < n ? __ldcg(b.partial_ml + (at + lane) * H + h) : make_float2(-INFINITY, 0.f);
@@ -240,10 +254,7 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
     }
 #pragma unroll 1
     for (int i0 = 0; i0 < n; i0 += 8) {
-        float part[8][4];
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i0 + i < n) load4(b.partial + (at + i0 + i) * GROUP + lane * 4, part[i]);
+        if (i0) fetch(i0);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float weight = __shfl_sync(ALL, e[0], i0 + i);
@@ -262,12 +273,11 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
     store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane);
 }
 
-// One chunk of item `index`, and the join of all its chunks by the team that finishes the last; `joined(lane)` is told of each
+// One chunk of an item, the `index`-th, and the join of all its chunks by the team that finishes the last; `joined(lane)` is told of each
 // rounded group, by a whole warp.
 template <int D, class Sync, class Joined>
-DI void attend_item(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, int index, const Range& range, int chunk,
-                    bool early, int w, int lane, Joined joined) {
-    const Item item = item_of(s, index);
+DI void attend_item(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, int index,
+                    const Range& range, int chunk, bool early, int w, int lane, Joined joined) {
     attend_chunk<D>(m, sync, s, l, b, c, slot, item, range, chunk, early, w, lane);
     sync();
     if (w == 0 && lane == 0) m.last = arrive_last(b.attention_arrivals + c * items(s) + index, range.chunks());

@@ -57,18 +57,16 @@ DI bool arrive_last(unsigned* counter, unsigned n) {
     return old == n - 1;
 }
 
-// Adds to a counter after everything this thread has seen written; waits for a counter and what was written before it. The loop
-// is relaxed and a fence follows it: an acquiring load would empty the multiprocessor's L1 cache at every turn. A wait that takes
-// seconds is a fault: it stops the kernel, and the driver reports it.
+// Adds to a counter after everything this thread has seen written; waits for a counter and what was written before it. A wait that
+// takes seconds is a fault: it stops the kernel, and the driver reports it.
 DI void signal(unsigned* counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
 DI void await(const unsigned* counter, unsigned count) {
     unsigned now;
     for (int spins = 0;; spins++) {
-        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
         if (now >= count) break;
         if (spins > 1 << 23) __trap();
     }
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
 // ---- loads -----------------------------------------------------------------------------------------------------------------
@@ -216,7 +214,7 @@ DI float quotient(float x, float s, float inverse) {
     q = __fmaf_rn(__fmaf_rn(-q, s, x), inverse, q);
     return __fmaf_rn(__fmaf_rn(-q, s, x), inverse, q);
 }
-constexpr float LEAST_FAST_SCALE = 1e-25f;
+constexpr float LEAST_FAST_MAXIMUM = 1e-20f;
 
 // A whole warp rounds one group; the lane holds columns 4 lane .. 4 lane + 3. `words` is the fragment of the group's
 // n-tile, `scales` its four pairs, `c` the column within the n-tile.
@@ -224,17 +222,20 @@ DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c
     uint32_t m = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) m = max(m, __float_as_uint(fabsf(v[i])));
-    float s = __fdiv_rn(__uint_as_float(__reduce_max_sync(ALL, m)), 32512.f);
-    int q[4], sum = 0;
-    const bool fast = s > LEAST_FAST_SCALE && s < INFINITY;
-    const float inverse = fast ? __frcp_rn(s) : 0.f;
+    const float most = __uint_as_float(__reduce_max_sync(ALL, m));
+    int q[4];
+    float s;
+    if (most > LEAST_FAST_MAXIMUM && most < INFINITY) {  // no quotient is beyond 32512 * (1 + 2^-23)
+        s = quotient(most, 32512.f, 1.f / 32512.f);
+        const float inverse = __frcp_rn(s);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float x = fast ? quotient(v[i], s, inverse) : __fdiv_rn(v[i], s);
-        q[i] = s > 0.f ? max(-32512, min(32512, __float2int_rn(x))) : 0;
-        sum += q[i];
+        for (int i = 0; i < 4; i++) q[i] = __float2int_rn(quotient(v[i], s, inverse));
+    } else {
+        s = __fdiv_rn(most, 32512.f);
+#pragma unroll
+        for (int i = 0; i < 4; i++) q[i] = s > 0.f ? max(-32512, min(32512, __float2int_rn(__fdiv_rn(v[i], s)))) : 0;
     }
-    sum = __reduce_add_sync(ALL, sum);
+    const int sum = __reduce_add_sync(ALL, (q[0] + q[1]) + (q[2] + q[3]));
     uint32_t lo = __byte_perm(__byte_perm(q[0], q[1], 0x0040), __byte_perm(q[2], q[3], 0x0040), 0x5410);
 #pragma unroll
     for (int i = 0; i < 4; i++) q[i] += 128;  // so that lo is a signed byte: hi = (q + 128) >> 8
@@ -318,10 +319,10 @@ DI void load4(const float* p, float (&v)[4]) {
     float4 t = __ldcg(reinterpret_cast<const float4*>(p));  // another block wrote it: past L1
     v[0] = t.x, v[1] = t.y, v[2] = t.z, v[3] = t.w;
 }
-DI void normalize(float (&v)[4], float2 stat, const float* weight) {
-    float4 w = __ldg(reinterpret_cast<const float4*>(weight));
+DI void normalize_by(float (&v)[4], float2 stat, float4 w) {
     v[0] = (v[0] - stat.x) * stat.y * w.x;
     v[1] = (v[1] - stat.x) * stat.y * w.y;
     v[2] = (v[2] - stat.x) * stat.y * w.z;
     v[3] = (v[3] - stat.x) * stat.y * w.w;
 }
+DI void normalize(float (&v)[4], float2 stat, const float* weight) { normalize_by(v, stat, __ldg(reinterpret_cast<const float4*>(weight))); }

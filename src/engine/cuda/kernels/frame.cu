@@ -1,17 +1,18 @@
-// A frame period, or one pass of the layers, in one persistent kernel, for up to 8 columns (compute capability 9.0 and up).
+// A frame period, or one pass of the layers, in one persistent kernel, for up to 8 columns (compute capability 9.0, sm_90a).
 //
 //   steps × ( scores ─▶ choice ─▶ layers × ( LayerNorm ─▶ k, v, q tiles ─▶ gate, up tiles ─▶ down tiles ─▶ o tiles ─▶ x ) )
 //                                                             └▶ RoPE, cache ─▶ attention ─────────────────┘
 //
 // A block of every multiprocessor stays for all of it. Its warps have roles:
+//   consumers  16 warps; warp w multiplies the groups w, w + 16, ... of every packet; what nobody else finishes they do.
 //   producer   one lane copies the block's weights in the order of use into a ring in shared memory. It waits for nothing but a free
 //              slot and never has more than a few packets under way, so that the memory is busy but its queues are short.
-//   consumers  16 warps; warp w multiplies the groups w, w + 16, ... of every packet.
-//   finishers  sum a tile over the consumers' partial results: RoPE, cache, silu(gate) * up, logits, the residual.
-//   team       4 warps do the attention while the others are at gate and up, and the stop head while they are at the logits.
-//   watcher    one lane polls the counters through which blocks wait for each other, and passes each event on inside the block, so
-//              that an event which came early costs nobody a trip to L2.
-// The order of sums is that of the launches of layer.cu and head.cu, so the bits are the same.
+//   team       4 warps finish keys, values and queries and do the attention while the others are at gate, up and down, and the stop
+//              head while they are at the logits.
+//   finishers  with one column 3 warps finish gate and up, tile after tile, and round what is complete for everybody.
+// Blocks wait for each other through counters that only grow; one thread polls. The code that runs in every layer is kept small: what
+// does not fit the instruction cache is fetched from L2 each time, and that is slower than all the arithmetic (docs/cuda.md). The
+// order of sums is that of the launches of layer.cu and head.cu, so the bits are the same.
 #include "attend.cuh"
 #include "head.cuh"
 
@@ -21,26 +22,30 @@ struct Frame {
     const uint8_t *in, *out;       // tiles of all layers, as in Layer
     size_t in_stride, out_stride;  // bytes a layer
     const Layer* layers;
-    unsigned* counters;            // [9][32], 0 at the start and left so
-    uint32_t* maxima;              // [columns][blocks][FINISHERS] largest key of the rows a finisher summed
+    unsigned* counters;            // [COUNTERS][32], 0 at the start and left so
+    uint32_t* maxima;              // [columns][tiles of the head] largest key of a tile's rows
     int count, columns, tiles;     // layers; columns; tiles of a layer's input
     int steps, head;               // passes; 1: scores and a choice before each of them, 0: one pass alone
     int last_pass;                 // 1: the last step passes through the layers as well, 0: it ends with the choice
     int depth, slots;              // packets under way; slots of the ring
-    int first_down;                // packets of down_proj that may start before the last MLP groups are complete
-    int pad;
+    int round;                     // tiles whose partial sums are kept
+    int early_packets;             // of down_proj, with one column: they wait only for the first part of the MLP,
+    int early_tiles;               // which these tiles of each block leave
+    // Where things lie in dynamic shared memory, in bytes; decoder/frame.rs decides. After `Shared`: digits, or a Choice; their
+    // scales; the layers; partial sums [round][groups][columns][16]; the ring.
+    uint32_t words_at, scales_at, layers_at, part_at, ring_at;
     __device__ __forceinline__ int layers_in(int step) const { return step + 1 < steps || last_pass ? count : 0; }
 };
-enum Counter { X = 0, QUERIES = 32, MLP_FIRST = 64, MLP_LAST = 96, ROUNDED = 128, ATTENTION = 160, LOGITS = 192, START = 224, FINISHED = 256 };
-enum Event { X_READY, MLP_FIRST_READY, MLP_LAST_READY, ATTENTION_READY, LOGITS_READY, START_READY, EVENTS };
+enum Counter { X = 0, QUERIES = 32, MLP_FIRST = 64, MLP = 96, ROUNDED = 128, ATTENTION = 160, LOGITS = 192, START = 224, FINISHED = 256 };
 
-#if __CUDA_ARCH__ >= 900
-constexpr int CONSUMERS = 16, FINISHERS = 2;                      // warps
-constexpr int FIRST_FINISHER = 20, WATCHER = 22, PRODUCER = 23;   // warps 0..3 are the team, 4..19 the consumers
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr int CONSUMERS = 16, FIRST_OF_TEAM = 16, PRODUCER = 20, FIRST_FINISHER = 21, FINISHERS = 3;  // warps
 constexpr int PACKET = CONSUMERS * TILE4;   // bytes of a ring slot
-constexpr int PARTS = 4;                    // tiles whose partial sums are kept
 constexpr int MOST_SLOTS = 12;
+constexpr int MOST_TILES = 24;              // of a block, that finishers wait for
 constexpr int CHOSEN = 1024;                // rows a choice may have to compare before it takes the slow way
+constexpr int MOST_BLOCKS = 256;
+constexpr int HEAD_TILES = 3;               // a thread's tiles of the head at most
 
 // ---- barriers in shared memory -----------------------------------------------------------------------------------------------
 DI uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -64,6 +69,10 @@ DI void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
 }
 DI void team_sync() { asm volatile("bar.sync 1, %0;" ::"n"(TEAM) : "memory"); }
 DI void consumers_sync() { asm volatile("bar.sync 2, %0;" ::"n"(CONSUMERS * 32) : "memory"); }
+DI void finishers_sync() { asm volatile("bar.sync 4, %0;" ::"n"(FINISHERS * 32) : "memory"); }
+// Consumers hand the partial sums of keys, values and queries to the team.
+DI void hand_over() { asm volatile("bar.arrive 3, %0;" ::"n"(CONSUMERS * 32 + TEAM) : "memory"); }
+DI void take_over() { asm volatile("bar.sync 3, %0;" ::"n"(CONSUMERS * 32 + TEAM) : "memory"); }
 
 // A place in a ring of `size` slots: every lap turns the parity.
 struct Turn {
@@ -78,257 +87,105 @@ struct Turn {
 struct Choice {
     uint32_t key[CHOSEN];
     int row[CHOSEN];
+    int tile[CHOSEN];
+    __align__(16) uint32_t best[MOST_BLOCKS];
     double score[CONSUMERS];
     int winner[CONSUMERS];
     float stop[32];
     int total[CONSUMERS];
-    int count, bad;
+    int tiles, rows, bad;
     uint32_t threshold;
 };
 
-template <int C, int D> struct Shared {
-    static constexpr int NT = (C + 3) / 4;  // tiles of 4 columns
+template <int C, int D> struct __align__(128) Shared {
     AttendShared<D> attend;
     float out[2][CONSUMERS][C][ROWS];
-    float2 moments[C * WARPS];
+    float2 moments[C * WARPS], joined[C];
     float2 team_moments[2][WARPS];
     float2 stats[4];
     Column columns[C];
-    uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], part_full[PARTS], part_empty[PARTS], out_full, event[EVENTS];
+    uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], summed[MOST_TILES];
+    int n_qkv, n_in, n_head;  // this block's tiles
 };
 
 extern __shared__ __align__(128) uint8_t frame_shared[];
 
-// All that a block knows, at the start of its dynamic shared memory: one copy, and addresses that the compiler knows. (Held in
-// registers it would spill, and what 768 threads spill does not fit the L1 cache beside the ring.)
-template <int C, int D> struct __align__(128) Work {
-    static constexpr int NT = (C + 3) / 4;
-    static constexpr bool OWN_ROUNDING = C == 1;  // every block rounds the MLP for itself: a trip to L2 less, but more to read
-    Shape s;
-    Buffers b;
-    Frame f;
-    Head h;
-    HeadBuffers hb;
-    Shared<C, D> m;
-    int groups, down, o, blocks, row_tiles, n_in, n_head;  // groups of x, MLP and attention; blocks; rows / 16; this block's tiles
-    bool has_rows;
-    uint32_t layers_at, scales_at, part_at, ring_at;       // bytes from the start
-
-    // Copies of the layers; [column tiles][16 groups][256] digits, or a Choice; their scales; [PARTS][groups][columns][16] partial sums.
-    __device__ __forceinline__ const Layer& layer(int l) const { return reinterpret_cast<const Layer*>(frame_shared + layers_at)[l]; }
-    __device__ __forceinline__ uint32_t* words() const { return reinterpret_cast<uint32_t*>(frame_shared + sizeof(Work)); }
-    __device__ __forceinline__ float2* scales() const { return reinterpret_cast<float2*>(frame_shared + scales_at); }
-    __device__ __forceinline__ float* part_of_tile(int slot) const { return reinterpret_cast<float*>(frame_shared + part_at) + slot * groups * f.columns * ROWS; }
-    __device__ __forceinline__ uint8_t* packet(int slot) const { return frame_shared + ring_at + slot * PACKET; }
-    __device__ __forceinline__ int pairs() const { return (f.columns + 1) / 2; }  // of columns; a finisher ends one after the other
-    __device__ __forceinline__ int down_packets() const { return (down + CONSUMERS - 1) / CONSUMERS; }
-    __device__ __forceinline__ int first_groups() const { return min(down, f.first_down * CONSUMERS); }
-    __device__ __forceinline__ int halves() const { return groups > 1 ? 2 : 1; }  // packets of a head tile
-    __device__ __forceinline__ int half_groups(int half) const { return half == 0 ? (groups + 1) / 2 : groups / 2; }
+// What every role is given.
+template <int C, int D> struct Block {
+    static constexpr int NT = (C + 3) / 4;          // tiles of 4 columns
+    // With one column finishers do gate and up and every block rounds the MLP for itself: a hop less, but more to read. Several
+    // columns keep all consumers busy with them.
+    static constexpr bool FINISHES = C == 1;
+    const Shape& s;
+    const Buffers& b;
+    const Frame& f;
+    const Head& h;
+    const HeadBuffers& hb;
+    __device__ __forceinline__ Shared<C, D>& m() const { return *reinterpret_cast<Shared<C, D>*>(frame_shared); }
+    __device__ __forceinline__ uint32_t* words() const { return reinterpret_cast<uint32_t*>(frame_shared + f.words_at); }
+    __device__ __forceinline__ float2* scales() const { return reinterpret_cast<float2*>(frame_shared + f.scales_at); }
+    __device__ __forceinline__ const Layer& layer(int l) const { return reinterpret_cast<const Layer*>(frame_shared + f.layers_at)[l]; }
+    __device__ __forceinline__ float* part(int tile) const { return reinterpret_cast<float*>(frame_shared + f.part_at) + tile * groups() * columns() * ROWS; }
+    __device__ __forceinline__ uint8_t* packet(int slot) const { return frame_shared + f.ring_at + slot * PACKET; }
+    __device__ __forceinline__ int columns() const { return C == 1 ? 1 : f.columns; }
+    __device__ __forceinline__ int groups() const { return s.hidden / GROUP; }
+    __device__ __forceinline__ int row_tiles() const { return s.hidden / ROWS; }
+    __device__ __forceinline__ bool has_rows() const { return (int)blockIdx.x < row_tiles(); }
+    __device__ __forceinline__ int down() const { return b.inner.groups; }
+    __device__ __forceinline__ int o() const { return b.attention.groups; }
+    __device__ __forceinline__ int pairs() const { return (columns() + 1) / 2; }
+    __device__ __forceinline__ int head_tiles() const { return (h.count + ROWS - 1) / ROWS; }
+    __device__ __forceinline__ int halves() const { return groups() > 1 ? 2 : 1; }  // packets of a head tile
+    __device__ __forceinline__ int half_groups(int half) const { return half == 0 ? (groups() + 1) / 2 : groups() / 2; }
+    __device__ __forceinline__ unsigned* counter(Counter c) const { return f.counters + c; }
 };
-
-template <int C, int D> DI Work<C, D>& work() { return *reinterpret_cast<Work<C, D>*>(frame_shared); }
 
 // Makes the compiler forget where a value came from. What follows from a warp's and a lane's number alone it would compute once,
 // before the loops over steps and layers, and keep in more registers than there are; so each phase starts from a fresh number.
 DI void forget(int& value) { asm volatile("" : "+r"(value)); }
-
-#define ROLE DI void
+DI void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- producer ----------------------------------------------------------------------------------------------------------------
-template <int C, int D> ROLE produce() {
-    Work<C, D>& k = work<C, D>();
+template <int C, int D> DI void produce(const Block<C, D>& k) {
+    Shared<C, D>& m = k.m();
     Turn to = {0, 1}, oldest = {0, 0};  // the first lap finds every slot empty
     int under_way = 0;
     auto push = [&](const uint8_t* from, int bytes) {
         if (under_way == k.f.depth) {
-            barrier_wait(&k.m.full[oldest.at], oldest.parity);
+            barrier_wait(m.full + oldest.at, oldest.parity);
             oldest.next(k.f.slots);
         } else {
             under_way++;
         }
-        barrier_wait(&k.m.empty[to.at], to.parity);
-        barrier_expect(&k.m.full[to.at], READS_WEIGHTS ? bytes : 0);
-        if (READS_WEIGHTS) bulk_copy(k.packet(to.at), from, bytes, &k.m.full[to.at]);
+        barrier_wait(m.empty + to.at, to.parity);
+        barrier_expect(m.full + to.at, READS_WEIGHTS ? bytes : 0);
+        if (READS_WEIGHTS) bulk_copy(k.packet(to.at), from, bytes, m.full + to.at);
         to.next(k.f.slots);
     };
     auto push_groups = [&](const uint8_t* from, int groups) {
+#pragma unroll 1
         for (int g = 0; g < groups; g += CONSUMERS) push(from + (size_t)g * TILE4, min(CONSUMERS, groups - g) * TILE4);
     };
+#pragma unroll 1
     for (int step = 0; step < k.f.steps; step++) {
         if (k.f.head)
-            for (int i = 0; i < k.n_head; i++) {
-                const uint8_t* from = k.h.rows + (size_t)(blockIdx.x + i * k.blocks) * k.groups * TILE8;
-                for (int half = 0; half < k.halves(); half++) push(from + (size_t)half * k.half_groups(0) * TILE8, k.half_groups(half) * TILE8);
+#pragma unroll 1
+            for (int i = 0; i < m.n_head * k.halves(); i++) {
+                const int half = k.halves() == 2 ? i & 1 : 0, tile = blockIdx.x + i / k.halves() * gridDim.x;
+                push(k.h.rows + ((size_t)tile * k.groups() + half * k.half_groups(0)) * TILE8, k.half_groups(half) * TILE8);
             }
+#pragma unroll 1
         for (int l = 0; l < k.f.layers_in(step); l++) {
-            for (int i = 0; i < k.n_in; i++) push(k.f.in + l * k.f.in_stride + (size_t)(blockIdx.x + i * k.blocks) * k.groups * TILE4, k.groups * TILE4);
-            if (!k.has_rows) continue;
-            const uint8_t* from = k.f.out + l * k.f.out_stride + (size_t)blockIdx.x * (k.down + k.o) * TILE4;
-            push_groups(from, k.down);
-            push_groups(from + (size_t)k.down * TILE4, k.o);
+#pragma unroll 1
+            for (int i = 0; i < m.n_in; i++) push(k.f.in + l * k.f.in_stride + (size_t)(blockIdx.x + i * gridDim.x) * k.groups() * TILE4, k.groups() * TILE4);
+            if (!k.has_rows()) continue;
+            const uint8_t* from = k.f.out + l * k.f.out_stride + (size_t)blockIdx.x * (k.down() + k.o()) * TILE4;
+            push_groups(from, k.down());
+            push_groups(from + (size_t)k.down() * TILE4, k.o());
         }
     }
 }
 
-// ---- watcher -----------------------------------------------------------------------------------------------------------------
-template <int C, int D> ROLE watch() {
-    Work<C, D>& k = work<C, D>();
-    auto pass_on = [&](Counter counter, unsigned count, Event event) {
-        await(k.f.counters + counter, count);
-        barrier_arrive(&k.m.event[event]);
-    };
-    const unsigned x = k.row_tiles * k.pairs(), mlp = k.blocks * FINISHERS, attention = k.o * k.f.columns;
-    const unsigned logits = (k.h.count + ROWS - 1) / ROWS + k.h.inner * ((k.f.columns + 3) / 4);
-    unsigned layer = 0;  // layers done
-    for (int step = 0; step < k.f.steps; step++) {
-        if (k.f.head) {
-            if (step) pass_on(X, x * layer, X_READY);
-            if (blockIdx.x < k.f.columns) pass_on(LOGITS, logits * (step + 1), LOGITS_READY);
-            await(k.f.counters + START, k.f.columns * (step + 1));
-            for (int c = 0; c < k.f.columns; c++) {
-                const int4 v = __ldcg(reinterpret_cast<const int4*>(k.b.columns + c));
-                k.m.columns[c] = {v.x, v.y, v.z, v.w};
-            }
-            barrier_arrive(&k.m.event[START_READY]);
-        }
-        for (int l = 0; l < k.f.layers_in(step); l++, layer++) {
-            if (l) pass_on(X, x * layer, X_READY);
-            if (!k.has_rows) continue;
-            if constexpr (Work<C, D>::OWN_ROUNDING) {
-                pass_on(MLP_FIRST, mlp * (layer + 1), MLP_FIRST_READY);
-                pass_on(MLP_LAST, mlp * (layer + 1), MLP_LAST_READY);
-            } else {
-                pass_on(ROUNDED, mlp * (layer + 1), MLP_LAST_READY);
-            }
-            pass_on(ATTENTION, attention * (layer + 1), ATTENTION_READY);
-        }
-    }
-}
-
-// ---- finishers ---------------------------------------------------------------------------------------------------------------
-// Logits of a head tile, and the largest keys of this finisher's rows so far.
-template <int C, int D> DI void finish_logits(Work<C, D>& k, const float* part, int tile, int lane, uint32_t masked, uint32_t (&best)[(C + 1) / 2]) {
-    const int row = tile * ROWS + (lane & 15);
-    const bool real = row < k.h.count;
-    const float scale = real ? __ldg(k.h.row_scale + row) : 0.f;
-#pragma unroll
-    for (int i = 0; i < (C + 1) / 2; i++) {
-        const int c = 2 * i + (lane >> 4);
-        if (c >= k.f.columns || !real) continue;
-        const float y = sum_warps(part + c * ROWS + (lane & 15), k.f.columns * ROWS, k.groups) * scale * k.h.logit_scale;
-        __stcg(k.hb.logits + (size_t)c * k.h.count + row, y);
-        const uint32_t key = row == k.h.end_row && (masked >> c & 1) ? 0u : order(y);
-        best[i] = max(best[i], isfinite(y) ? key : 0xFFFFFFFFu);
-    }
-}
-
-// Rounds this finisher's share of the complete MLP groups of all columns.
-template <int C, int D> DI void round_share(Work<C, D>& k, int which, int lane) {
-    const int n = k.down * k.f.columns, stride = k.blocks * FINISHERS;
-    for (int first = blockIdx.x * FINISHERS + which; first < n; first += 4 * stride) {
-        float v[4][4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int i = first + j * stride;
-            if (i < n) load4(k.b.mlp + (size_t)(i % k.f.columns) * k.s.intermediate + i / k.f.columns * GROUP + lane * 4, v[j]);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int i = first + j * stride, c = i % k.f.columns, at = (c >> 2) * k.down + i / k.f.columns;
-            if (i < n) store_digits(v[j], k.b.inner.words + at * FRAGMENT, k.b.inner.scales + at * 4, c & 3, lane);
-        }
-    }
-}
-
-template <int C, int D> ROLE finish(int which, int lane) {
-    Work<C, D>& k = work<C, D>();
-    const int last_tiles = first_mlp_tile(k.s) + 16 * k.first_groups();  // from here on
-    unsigned layers = 0;  // done
-    Turn part = {0, 0};
-    uint32_t out_parity = 0, start_parity = 0;
-    auto skip = [&](int tiles) {  // to this finisher's next tile
-        for (int i = 0; i < tiles; i++) part.next(PARTS);
-    };
-    // For this finisher's share of `n` tiles, in order: sums(i, partial sums).
-    auto each_tile = [&](int n, auto sums) {
-        skip(min(which, n));
-        for (int i = which; i < n; i += FINISHERS) {
-            barrier_wait(&k.m.part_full[part.at], part.parity);
-            sums(i, k.part_of_tile(part.at));
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&k.m.part_empty[part.at]);
-            skip(min(FINISHERS, n - i));
-        }
-    };
-    for (int step = 0; step < k.f.steps; step++) {
-        if (k.f.head) {
-            uint32_t best[(C + 1) / 2] = {}, masked = 0;
-            if (lane < k.f.columns) {
-                masked = __ldcg(&k.hb.sequences[k.m.columns[lane].slot].step) < k.h.min_new_tokens;
-            }
-            masked = __ballot_sync(ALL, masked);
-            each_tile(k.n_head, [&](int i, const float* sums) {
-                finish_logits(k, sums, blockIdx.x + i * k.blocks, lane, masked, best);
-                __syncwarp();
-                if (lane == 0 && i + FINISHERS < k.n_head) signal(k.f.counters + LOGITS);
-            });
-#pragma unroll
-            for (int i = 0; i < (C + 1) / 2; i++) {
-                for (int o = 8; o; o >>= 1) best[i] = max(best[i], __shfl_xor_sync(ALL, best[i], o));
-                const int c = 2 * i + (lane >> 4);
-                if ((lane & 15) == 0 && c < k.f.columns && which < k.n_head) __stcg(k.f.maxima + ((size_t)c * k.blocks + blockIdx.x) * FINISHERS + which, best[i]);
-            }
-            __syncwarp();
-            if (lane == 0 && which < k.n_head) signal(k.f.counters + LOGITS);  // for the last tile, and the maxima before it
-            barrier_wait(&k.m.event[START_READY], start_parity);
-            start_parity ^= 1;
-        }
-        for (int l = 0; l < k.f.layers_in(step); l++) {
-            const Layer& layer = k.layer(l);
-            bool early = true;  // before the last MLP groups
-            each_tile(k.n_in, [&](int i, const float* sums) {
-                const int tile = blockIdx.x + i * k.blocks;
-                if (early && tile >= last_tiles) {
-                    if (lane == 0) signal(k.f.counters + MLP_FIRST);
-                    early = false;
-                }
-                forget(lane);
-                finish_tile(k.s, layer, k.b, k.m.columns, k.f.columns, k.groups, sums, tile, lane);
-                __syncwarp();
-                if (lane == 0 && tile < first_mlp_tile(k.s)) signal(k.f.counters + QUERIES);
-            });
-            if (lane == 0) {
-                if (early) signal(k.f.counters + MLP_FIRST);
-                signal(k.f.counters + MLP_LAST);
-            }
-            if constexpr (!Work<C, D>::OWN_ROUNDING) {
-                if (lane == 0) await(k.f.counters + MLP_LAST, k.blocks * FINISHERS * ++layers);
-                __syncwarp();
-                round_share(k, which, lane);
-                __syncwarp();
-                if (lane == 0) signal(k.f.counters + ROUNDED);
-            }
-            if (!k.has_rows) continue;
-            for (int pair = which; pair < k.pairs(); pair += FINISHERS) {
-                const int c = 2 * pair + (lane >> 4), row = lane & 15;
-                const bool ok = c < k.f.columns && k.m.columns[c].live;
-                float* to = k.b.x + (size_t)k.m.columns[ok ? c : 0].row * k.s.hidden + blockIdx.x * ROWS + row;
-                const float x = ok ? __ldcg(to) : 0.f;
-                barrier_wait(&k.m.out_full, out_parity);
-                if (ok) {
-                    const int stride = C * ROWS;
-                    __stcg(to, (x + sum_warps(&k.m.out[0][0][c][row], stride, WARPS)) + sum_warps(&k.m.out[1][0][c][row], stride, WARPS));
-                }
-                __syncwarp();
-                if (lane == 0) signal(k.f.counters + X);
-            }
-            out_parity ^= 1;
-        }
-    }
-}
-
-// ---- consumers ---------------------------------------------------------------------------------------------------------------
 DI Tile4 tile4_from(const uint8_t* tile, int lane) {
     return {*reinterpret_cast<const uint4*>(tile + lane * 16), *reinterpret_cast<const uint4*>(tile + 512 + lane * 16),
             *reinterpret_cast<const uint2*>(tile + 1024 + (lane >> 2) * 8)};
@@ -345,48 +202,60 @@ DI uint32_t key_of(const Head& h, const float* logits, int row, bool early) {
     return row >= h.count || (early && row == h.end_row) ? 0u : order(__ldcg(logits + row));
 }
 
-// Fills `m` with rows among which the k best surely are: those not below the k-th largest of the finishers' maxima. False when
-// they are too many. All consumers call it.
-DI bool collect(Choice& m, const Head& h, const uint32_t* maxima, int classes, const float* logits, int k, bool early, int thread) {
-    uint32_t* best = m.key;  // the maxima, until the rows come
-    for (int i = thread; i < classes; i += CONSUMERS * 32) {
-        best[i] = __ldcg(maxima + i);
-        if (best[i] == 0xFFFFFFFFu) m.bad = 1;
-    }
-    if (thread == 0) m.count = 0, m.threshold = 1;
-    consumers_sync();
-    uint32_t mine[2] = {};
+// Fills `m` with rows among which the k best surely are: those not below the k-th largest of the blocks' maxima. False when they
+// are too many. All consumers call it.
+template <int C, int D> DI bool collect(const Block<C, D>& k, Choice& m, int c, int most, bool early, int thread) {
+    const int tiles = k.head_tiles(), blocks = gridDim.x;
+    const uint32_t* maxima = k.f.maxima + (size_t)c * tiles;
+    const float* logits = k.hb.logits + (size_t)c * k.h.count;
+    uint32_t mine[HEAD_TILES];
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const int i = thread + j * CONSUMERS * 32;
-        if (i >= classes) continue;
-        mine[j] = best[i];
-        int rank = 0;
+    for (int j = 0; j < HEAD_TILES; j++) mine[j] = thread + j * CONSUMERS * 32 < tiles ? __ldcg(maxima + thread + j * CONSUMERS * 32) : 0;
+    if (thread < MOST_BLOCKS) {  // of the block's tiles; 0 for blocks that are not
+        uint32_t best = 0;
 #pragma unroll 8
-        for (int other = 0; other < classes; other++) rank += best[other] > mine[j] || (best[other] == mine[j] && other < i);
-        if (rank == k - 1) m.threshold = max(1u, mine[j]);
+        for (int i = thread; thread < blocks && i < tiles; i += blocks) best = max(best, __ldcg(maxima + i));
+        m.best[thread] = best;
+        if (best == 0xFFFFFFFFu) m.bad = 1;
+    }
+    consumers_sync();
+    if (thread < blocks) {
+        const uint32_t best = m.best[thread];
+        int rank = 0;
+#pragma unroll 4
+        for (int other = 0; other < blocks; other += 4) {
+            const uint4 four = *reinterpret_cast<const uint4*>(m.best + other);
+            const uint32_t of[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) rank += of[i] > best || (of[i] == best && other + i < thread);
+        }
+        if (rank == most - 1) m.threshold = max(1u, best);
     }
     consumers_sync();
     const uint32_t threshold = m.threshold;
-    const int blocks = classes / FINISHERS, tiles = (h.count + ROWS - 1) / ROWS, warp = thread >> 5, lane = thread & 31;
-    // A warp looks at the rows of the classes among its own that reach the threshold.
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        unsigned hot = __ballot_sync(ALL, mine[j] >= threshold);
-        while (hot) {
-            const int index = __ffs(hot) - 1 + warp * 32 + j * CONSUMERS * 32, block = index / FINISHERS, which = index % FINISHERS;
-            hot &= hot - 1;
-            for (int i = which + FINISHERS * (lane >> 4); block + i * blocks < tiles; i += 2 * FINISHERS) {
-                const int row = (block + i * blocks) * ROWS + (lane & 15);
-                const uint32_t key = key_of(h, logits, row, early);
-                if (key < threshold) continue;
-                const int at = atomicAdd(&m.count, 1);
-                if (at < CHOSEN) m.row[at] = row;
-            }
+    for (int j = 0; j < HEAD_TILES; j++)
+        if (mine[j] >= threshold) {
+            const int at = atomicAdd(&m.tiles, 1);
+            if (at < CHOSEN) m.tile[at] = thread + j * CONSUMERS * 32;
         }
+    consumers_sync();
+    if (m.tiles > CHOSEN) return false;
+#pragma unroll 1
+    for (int i = thread; i < m.tiles * ROWS; i += CONSUMERS * 32) {
+        const int row = m.tile[i / ROWS] * ROWS + i % ROWS;
+        const uint32_t key = key_of(k.h, logits, row, early);
+        if (key < threshold) continue;
+        const int at = atomicAdd(&m.rows, 1);
+        if (at >= CHOSEN) continue;
+        m.row[at] = row, m.key[at] = key;
+        const int8_t* embedding = k.h.embedding + (size_t)row * k.h.hidden;  // one of them will be wanted soon
+        prefetch(k.h.embedding_scale + row);
+#pragma unroll 1
+        for (int i = 0; i < k.h.hidden; i += 128) prefetch(embedding + i);
     }
     consumers_sync();
-    return m.count <= CHOSEN;
+    return m.rows <= CHOSEN;
 }
 
 DI unsigned long long composite(uint32_t key, int row) { return (unsigned long long)key << 32 | (0xFFFFFFFFu - row); }
@@ -413,414 +282,596 @@ DI unsigned long long kth(Choice& m, const Head& h, const float* logits, int k, 
 }
 
 // Chooses the next token of column `c` as `choose_token` does, and starts the next pass. All consumers of block c call it.
-template <int C, int D> ROLE choose(int c, int thread) {
-    Work<C, D>& k = work<C, D>();
+template <int C, int D> DI void choose(const Block<C, D>& k, int c, int thread, unsigned due) {
     Choice& m = *reinterpret_cast<Choice*>(k.words());
     const Head& h = k.h;
-    const Column column = k.m.columns[c];
+    const Column column = k.m().columns[c];
     Sequence& seq = k.hb.sequences[column.slot];
-    const bool live = __ldcg(&k.b.columns[c].live);
-    if (live) {
-        Sequence now;  // of what the choice depends on
-        now.temperature = seq.temperature, now.top_k = seq.top_k, now.seed_low = seq.seed_low, now.seed_high = seq.seed_high, now.sequence = seq.sequence;
-        now.step = __ldcg(&seq.step);
+    const int warp = thread >> 5, lane = thread & 31;
+    Sequence now;  // of what the choice depends on
+    now.temperature = seq.temperature, now.top_k = seq.top_k, now.seed_low = seq.seed_low, now.seed_high = seq.seed_high, now.sequence = seq.sequence;
+    now.max_new = seq.max_new, now.step = __ldcg(&seq.step);
+    if (thread == 0) {
+        m.bad = m.tiles = m.rows = 0, m.threshold = 1;
+        await(k.counter(LOGITS), due);
+    }
+    consumers_sync();
+    double score = -CUDART_INF;
+    int row = 1 << 30, end = RUNNING;
+    float probability = 0;
+    if (column.live) {
         const bool early = now.step < h.min_new_tokens;
         const float* logits = k.hb.logits + (size_t)c * h.count;
-        const int warp = thread >> 5, lane = thread & 31, most = min(now.temperature == 0.f ? 1 : now.top_k, h.count - early);
-        if (thread == 0) m.bad = 0;
-        float z = 0;
-        for (int i = thread; i < h.inner; i += 1024) z += __ldcg(k.hb.stop + (size_t)c * h.inner + i);
-        float z2 = 0;  // of the second half of choose_token's threads
-        for (int i = thread + CONSUMERS * 32; i < h.inner; i += 1024) z2 += __ldcg(k.hb.stop + (size_t)c * h.inner + i);
-        consumers_sync();
-        z = sum_lanes(z), z2 = sum_lanes(z2);
-        if (lane == 0) m.stop[warp] = z, m.stop[CONSUMERS + warp] = z2;
-        const bool listed = collect(m, h, k.f.maxima + (size_t)c * k.blocks * FINISHERS, k.blocks * FINISHERS, logits, most, early, thread);
-        z = sum_lanes(m.stop[lane]) + h.stop_down_bias;
-        const float probability = 1.f / (1.f + expf(-z));
+        const int most = min(now.temperature == 0.f ? 1 : now.top_k, h.count - early);
+        float z[2] = {0, 0};  // of the two halves of choose_token's threads
+#pragma unroll 1
+        for (int i = thread; i < h.inner; i += 1024) {
+            z[0] += __ldcg(k.hb.stop + (size_t)c * h.inner + i);
+            if (i + CONSUMERS * 32 < h.inner) z[1] += __ldcg(k.hb.stop + (size_t)c * h.inner + i + CONSUMERS * 32);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            z[j] = sum_lanes(z[j]);
+            if (lane == 0) m.stop[j * CONSUMERS + warp] = z[j];
+        }
+        const bool listed = collect(k, m, c, most, early, thread);
+        probability = 1.f / (1.f + expf(-(sum_lanes(m.stop[lane]) + h.stop_down_bias)));
         const bool stop = !early && probability > h.stop_threshold;
         const bool bad = (m.bad && !stop) || (!early && !isfinite(probability));
-        double score = -CUDART_INF;
-        int row = 1 << 30;
         auto better = [&](double other, int other_row) {
             if (other > score || (other == score && other_row < row)) score = other, row = other_row;
         };
         if (bad || stop) {
             row = h.end_row;
         } else {
-            if (listed) {
-                const int n = m.count;
-                for (int i = thread; i < n; i += CONSUMERS * 32) m.key[i] = key_of(h, logits, m.row[i], early);
-                consumers_sync();
-                for (int i = thread; i < n; i += CONSUMERS * 32) {
-                    const uint32_t key = m.key[i];
-                    const int mine = m.row[i];
+            unsigned long long limit = 0;
+            if (!listed) limit = kth(m, h, logits, most, early, thread);
+            const int n = listed ? m.rows : h.count;
+#pragma unroll 1
+            for (int i = thread; i < n; i += CONSUMERS * 32) {
+                const int mine = listed ? m.row[i] : i;
+                const uint32_t key = listed ? m.key[i] : key_of(h, logits, i, early);
+                bool among = key && composite(key, i) >= limit;
+                if (listed) {
                     int rank = 0;
 #pragma unroll 4
                     for (int j = 0; j < n; j++) rank += m.key[j] > key || (m.key[j] == key && m.row[j] < mine);
-                    if (rank < most) better(chance(now, value(key), mine), mine);
+                    among = rank < most;
                 }
-            } else {
-                const unsigned long long limit = kth(m, h, logits, most, early, thread);
-                for (int i = thread; i < h.count; i += CONSUMERS * 32) {
-                    const uint32_t key = key_of(h, logits, i, early);
-                    if (key && composite(key, i) >= limit) better(chance(now, value(key), i), i);
-                }
+                if (among) better(chance(now, value(key), mine), mine);
             }
+#pragma unroll 1
             for (int o = 16; o; o >>= 1) better(__shfl_xor_sync(ALL, score, o), __shfl_xor_sync(ALL, row, o));
             if (lane == 0) m.score[warp] = score, m.winner[warp] = row;
             consumers_sync();
             score = m.score[lane & 15], row = m.winner[lane & 15];
+#pragma unroll 1
             for (int o = 8; o; o >>= 1) better(__shfl_xor_sync(ALL, score, o), __shfl_xor_sync(ALL, row, o));
             row = min(row, h.count - 1);
         }
+        end = bad ? NOT_FINITE : stop ? STOP_HEAD : row == h.end_row ? AUDIO_END : now.step + 1 >= now.max_new ? LENGTH : RUNNING;
         const float scale = h.embedding_scale[row];
+#pragma unroll 1
         for (int i = thread * 4; i < h.hidden; i += CONSUMERS * 32 * 4) {
             const char4 e = *reinterpret_cast<const char4*>(h.embedding + (size_t)row * h.hidden + i);
             __stcg(reinterpret_cast<float4*>(k.b.x + (size_t)column.row * h.hidden + i), make_float4(e.x * scale, e.y * scale, e.z * scale, e.w * scale));
         }
         if (thread == 0) {
-            FrameOut& out = k.hb.out[c];
-            out.stop_probability[out.tokens] = probability;
-            record(h, seq, out, h.ids[row]);
             __stcg(&seq.step, now.step + 1);
-            const int end = bad ? NOT_FINITE : stop ? STOP_HEAD : row == h.end_row ? AUDIO_END : now.step + 1 >= seq.max_new ? LENGTH : RUNNING;
-            out.end = end;
-            const Column next = {column.slot, __ldcg(&k.b.columns[c].position) + 1, end == RUNNING, column.row};
-            __stcg(reinterpret_cast<int4*>(k.hb.columns + c), make_int4(next.slot, next.position, next.live, next.row));
+            __stcg(reinterpret_cast<int4*>(k.hb.columns + c), make_int4(column.slot, column.position + 1, end == RUNNING, column.row));
         }
     }
     consumers_sync();
-    if (thread == 0) signal(k.f.counters + START);
+    if (thread == 0) {
+        signal(k.counter(START));
+        if (column.live) {
+            FrameOut& out = k.hb.out[c];
+            out.stop_probability[out.tokens] = probability;
+            record(h, seq, out, h.ids[row]);
+            out.end = end;
+        }
+    }
 }
 
-template <int C, int D> ROLE consume(int w, int lane) {
-    Work<C, D>& k = work<C, D>();
-    constexpr int NT = Work<C, D>::NT;
-    const int slots = k.f.slots;
-    auto fresh = [&] { forget(w), forget(lane); };
-    Turn slot = {0, 0}, part = {0, 1};
-    uint32_t x_parity = 0, start_parity = 0, logits_parity = 0, out_parity = 0;
-    auto wait_for = [&](Event event, uint32_t parity) { barrier_wait(&k.m.event[event], parity); };
-    auto give = [&] {  // the slot back to the producer
+// silu(gate) * up of a tile's row.
+template <int C, int D> DI void leave_mlp(const Block<C, D>& k, int c, int tile, int row, float gate, float up) {
+    if (row < 8) __stcg(k.b.mlp + (size_t)c * k.s.intermediate + (tile - first_mlp_tile(k.s)) * 8 + row, silu_times(gate, up));
+}
+
+// ---- consumers ---------------------------------------------------------------------------------------------------------------
+// Folds down_proj with one column's activations that each warp copies and rounds for itself; the digits replace the values.
+template <int C, int D, class WaitFor, class Take> DI void fold_own(const Block<C, D>& k, int w, int lane, WaitFor wait_for, Take take, float (&p)[2]) {
+    const int n = (k.down() + CONSUMERS - 1) / CONSUMERS;  // packets, and groups of a warp
+    float2* scales = k.scales() + w * n;
+    uint32_t* own = k.words() + w * n * GROUP;
+#pragma unroll 1
+    for (int part = 0; part < 2; part++) {
+        const int from = part ? k.f.early_packets : 0, to = part ? n : k.f.early_packets;
+        wait_for(part ? MLP : MLP_FIRST);
+        auto mine = [&](int j) { return w + j * CONSUMERS < k.down(); };
+#pragma unroll 1
+        for (int j = from; j < to && mine(j); j++) copy16(own + j * GROUP + lane * 4, k.b.mlp + (w + j * CONSUMERS) * GROUP + lane * 4);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll 3
+        for (int j = from; j < to && mine(j); j++) {
+            const float4 t = *reinterpret_cast<const float4*>(own + j * GROUP + lane * 4);
+            const float v[4] = {t.x, t.y, t.z, t.w};
+            store_digits(v, own + j * GROUP, scales + j, 0, lane);
+        }
         __syncwarp();
-        if (lane == 0) barrier_arrive(&k.m.empty[slot.at]);
-        slot.next(slots);
-    };
-    // LayerNorm of x, and this warp's group of it.
-    uint32_t x[NT][8];
-    float2 sx[NT];
-    auto norm = [&](const float* weight, float eps) {
-        norm_digits<C>([] { consumers_sync(); }, k.b.x, k.m.columns, k.f.columns, weight, k.groups, eps, k.m.moments, k.words(), k.scales(), w, lane);
+#pragma unroll 1
+        for (int j = from; j < to; j++) {
+            uint32_t y[8];
+            load_fragment(own + j * GROUP, lane, mine(j) ? 1 : 0, y);
+            const float2 sy = mine(j) && (lane & 3) == 0 ? scales[j] : make_float2(0, 0);
+            const Tile4 tile = take();
+            if (mine(j)) fold_tile4(tile, y, sy, p);
+        }
+    }
+}
+
+// Folds rounded activations that other blocks wrote into p, packet by packet; those of AHEAD packets are asked for early.
+// take(): this warp's tile of the next packet.
+template <int AHEAD, int C, int D, class Take> DI void fold_packets(const Block<C, D>& k, const Digits& from, int w, int lane, Take take, float (&p)[(C + 3) / 4][2]) {
+    constexpr int NT = Block<C, D>::NT;
+    uint32_t y[AHEAD][NT][8];
+    float2 sy[AHEAD][NT];
+    auto fetch = [&](int i, int d) {
+        if (i * CONSUMERS + w >= from.groups) return;
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
-            const int at = nt * k.groups + w;
-            load_fragment(k.words() + at * FRAGMENT, lane, w < k.groups ? k.f.columns - 4 * nt : 0, x[nt]);
-            sx[nt] = w < k.groups && nt * 4 + (lane & 3) < k.f.columns ? k.scales()[at * 4 + (lane & 3)] : make_float2(0, 0);
+            const int at = nt * from.groups + i * CONSUMERS + w;
+            load_fragment_fresh(from.words + at * FRAGMENT, lane, k.columns() - 4 * nt, y[d][nt]);
+            sy[d][nt] = nt * 4 + (lane & 3) < k.columns() ? __ldcg(from.scales + at * 4 + (lane & 3)) : make_float2(0, 0);
         }
     };
-    // Leaves this warp's partial sums of a tile to the finishers: fold(nt, p).
-    auto leave = [&](auto fold) {
-        barrier_wait(&k.m.part_empty[part.at], part.parity);
-        if (w < k.groups) {
-            float* to = k.part_of_tile(part.at) + (w * k.f.columns + (lane & 3)) * ROWS + (lane >> 2);
+    const int n = (from.groups + CONSUMERS - 1) / CONSUMERS;
+#pragma unroll
+    for (int d = 0; d < AHEAD; d++) fetch(d, d);
+#pragma unroll 1
+    for (int i = 0; i < n; i += AHEAD) {
+#pragma unroll
+        for (int d = 0; d < AHEAD; d++) {
+            if (i + d >= n) break;
+            const Tile4 tile = take();
+            if ((i + d) * CONSUMERS + w < from.groups)
+#pragma unroll
+                for (int nt = 0; nt < NT; nt++) fold_tile4(tile, y[d][nt], sy[d][nt], p[nt]);
+            fetch(i + d + AHEAD, d);
+        }
+    }
+}
+
+template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
+    constexpr int NT = Block<C, D>::NT;
+    Shared<C, D>& m = k.m();
+    Turn slot = {0, 0};
+    unsigned layers = 0;  // done
+    uint32_t x[NT][8];
+    float2 sx[NT];
+    auto fresh = [&] { forget(w), forget(lane); };
+    auto wait_for = [&](Counter counter, unsigned count) {
+        if (w == 0 && lane == 0) await(k.counter(counter), count);
+        consumers_sync();
+    };
+    auto give = [&] {  // the slot back to the producer
+        __syncwarp();
+        if (lane == 0) barrier_arrive(m.empty + slot.at);
+        slot.next(k.f.slots);
+    };
+    auto take = [&] {
+        barrier_wait(m.full + slot.at, slot.parity);
+        const Tile4 tile = tile4_from(k.packet(slot.at) + w * TILE4, lane);
+        give();
+        return tile;
+    };
+    // LayerNorm of x, and this warp's group of it, once x is there; `renewed`: a choice was made, and with it the columns.
+    auto norm = [&](const float* from, float eps, Counter counter, unsigned due, bool renewed) {
+        const float4 weight = w < k.groups() ? __ldg(reinterpret_cast<const float4*>(from + w * GROUP + lane * 4)) : make_float4(0, 0, 0, 0);
+        wait_for(counter, due);
+        const bool renews = renewed && w == 0 && lane < k.columns();
+        int4 column = {};
+        if (renews) column = __ldcg(reinterpret_cast<const int4*>(k.b.columns + lane));
+        // A lane's values wait where the partial sums will be, which is nobody's now: copied, not held, they need no unrolled code.
+        float4* values = reinterpret_cast<float4*>(k.part(0)) + w * 32 + lane;
+        const int columns = w < k.groups() ? k.columns() : 0, stride = k.groups() * 32;
+#pragma unroll 1
+        for (int c = 0; c < columns; c++) copy16(values + c * stride, k.b.x + (size_t)m.columns[c].row * k.s.hidden + w * GROUP + lane * 4);
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        auto value = [&](int c, float (&v)[4]) {
+            const float4 t = values[c * stride];
+            v[0] = t.x, v[1] = t.y, v[2] = t.z, v[3] = t.w;
+        };
+        constexpr int AT_ONCE = C > 1 ? 2 : 1;
+#pragma unroll AT_ONCE
+        for (int c = 0; c < columns; c++) {
+            float v[4];
+            value(c, v);
+            const float2 moments = group_moments(v);
+            if (lane == 0) m.moments[c * WARPS + w] = moments;
+        }
+        consumers_sync();
+        if (renews) m.columns[lane] = {column.x, column.y, column.z, column.w};
+        if (C > 1) {  // a warp joins the moments of a column for all
+            if (w < k.columns()) m.joined[w] = join_moments(m.moments + w * WARPS, k.groups(), eps);
+            consumers_sync();
+        }
+#pragma unroll AT_ONCE
+        for (int c = 0; c < columns; c++) {
+            float v[4];
+            value(c, v);
+            normalize_by(v, C > 1 ? m.joined[c] : join_moments(m.moments + c * WARPS, k.groups(), eps), weight);
+            const int at = (c >> 2) * k.groups() + w;
+            store_digits(v, k.words() + at * FRAGMENT, k.scales() + at * 4, c & 3, lane);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            const int at = nt * k.groups() + w;
+            load_fragment(k.words() + at * FRAGMENT, lane, w < k.groups() ? k.columns() - 4 * nt : 0, x[nt]);
+            sx[nt] = w < k.groups() && nt * 4 + (lane & 3) < k.columns() ? k.scales()[at * 4 + (lane & 3)] : make_float2(0, 0);
+        }
+        fresh();
+    };
+    auto leave = [&](int tile, int nt, const float (&p)[2]) {  // partial sums
+        float* to = k.part(tile) + (w * k.columns() + nt * 4 + (lane & 3)) * ROWS + (lane >> 2);
+        if (w < k.groups() && nt * 4 + (lane & 3) < k.columns()) to[0] = p[0], to[8] = p[1];
+    };
+    // Multiplies the next `n` int4 tiles by x; partial sums go to the places from `at` on, and finishers are `told`.
+    auto multiply = [&](int n, int at, bool told) {
+#pragma unroll 1
+        for (int i = 0; i < n; i++) {
+            const Tile4 tile = take();
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) {
                 float p[2] = {0, 0};
-                fold(nt, p);
-                if (nt * 4 + (lane & 3) < k.f.columns) to[nt * 4 * ROWS] = p[0], to[nt * 4 * ROWS + 8] = p[1];
+                fold_tile4(tile, x[nt], sx[nt], p);
+                leave(at + i, nt, p);
+            }
+            if (told) {
+                __syncwarp();
+                if (lane == 0) barrier_arrive(m.summed + at + i);
             }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&k.m.part_full[part.at]);
-        part.next(PARTS);
+        fresh();
     };
-    // Folds packets first .. last - 1 of the MLP's activations, which this warp rounds itself, into p. The warp's group of x is in
-    // registers, so its place in shared memory is free.
-    auto fold_own = [&](int first, int last, float (&p)[NT][2]) {
-        constexpr int AHEAD = 3;
-        float v[AHEAD][4];
-        auto fetch = [&](int i, int d) {
-            const int g = i * CONSUMERS + w;
-            if (g < k.down) load4(k.b.mlp + g * GROUP + lane * 4, v[d]);
-        };
-#pragma unroll
-        for (int d = 0; d < AHEAD; d++)
-            if (first + d < last) fetch(first + d, d);
+    auto multiply_head = [&](int n) {
 #pragma unroll 1
-        for (int i = first; i < last; i += AHEAD) {
-#pragma unroll
-            for (int d = 0; d < AHEAD; d++) {
-                if (i + d >= last) break;
-                const bool mine = (i + d) * CONSUMERS + w < k.down;
-                uint32_t y[8];
-                float2 sy = make_float2(0, 0);
-                if (mine) {
-                    store_digits(v[d], k.words() + w * FRAGMENT, k.scales() + w * 4, 0, lane);
-                    __syncwarp();
-                    load_fragment(k.words() + w * FRAGMENT, lane, 1, y);
-                    if ((lane & 3) == 0) sy = k.scales()[w * 4];
-                }
-                if (i + d + AHEAD < last) fetch(i + d + AHEAD, d);
-                barrier_wait(&k.m.full[slot.at], slot.parity);
-                const Tile4 tile = tile4_from(k.packet(slot.at) + w * TILE4, lane);
+        for (int i = 0; i < n; i++) {
+            Tile8 tile = {};
+#pragma unroll 1
+            for (int half = 0; half < k.halves(); half++) {
+                barrier_wait(m.full + slot.at, slot.parity);
+                const int g = w - half * k.half_groups(0);
+                if (g >= 0 && g < k.half_groups(half)) tile = tile8_from(k.packet(slot.at) + g * TILE8, lane);
                 give();
-                if (mine) fold_tile4(tile, y, sy, p[0]);
             }
-        }
-    };
-    // Folds packets first .. last - 1 of rounded activations, whose groups are `from`, into p.
-    auto fold_packets = [&](const Digits& from, int first, int last, float (&p)[NT][2]) {
-        constexpr int AHEAD = C == 1 ? 3 : C == 4 ? 2 : 1;
-        uint32_t y[AHEAD][NT][8];
-        float2 sy[AHEAD][NT];
-        auto fetch = [&](int i, int d) {
-            if (i * CONSUMERS + w >= from.groups) return;
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) {
-                const int at = nt * from.groups + i * CONSUMERS + w;
-                load_fragment_fresh(from.words + at * FRAGMENT, lane, k.f.columns - 4 * nt, y[d][nt]);
-                sy[d][nt] = nt * 4 + (lane & 3) < k.f.columns ? __ldcg(from.scales + at * 4 + (lane & 3)) : make_float2(0, 0);
-            }
-        };
-#pragma unroll
-        for (int d = 0; d < AHEAD; d++)
-            if (first + d < last) fetch(first + d, d);
-#pragma unroll 1
-        for (int i = first; i < last; i += AHEAD) {
-#pragma unroll
-            for (int d = 0; d < AHEAD; d++) {
-                if (i + d >= last) break;
-                barrier_wait(&k.m.full[slot.at], slot.parity);
-                const Tile4 tile = tile4_from(k.packet(slot.at) + w * TILE4, lane);
-                give();
-                if ((i + d) * CONSUMERS + w < from.groups)
-#pragma unroll
-                    for (int nt = 0; nt < NT; nt++) fold_tile4(tile, y[d][nt], sy[d][nt], p[nt]);
-                if (i + d + AHEAD < last) fetch(i + d + AHEAD, d);
+                float p[2] = {0, 0};
+                fold_tile8(tile, x[nt], sx[nt], p);
+                leave(i, nt, p);
             }
         }
+        fresh();
     };
+    // For `n` tiles whose partial sums begin at place `at`: finish(real, tile, column, row, sum), a half warp a tile and column.
+    auto each_tile = [&](int n, int at, auto finish) {
+        consumers_sync();
+#pragma unroll 1
+        for (int first = 2 * w; first < n * k.columns(); first += 2 * CONSUMERS) {
+            const int i = first + (lane >> 4), c = C == 1 ? 0 : i % k.columns(), tile = C == 1 ? i : i / k.columns(), row = lane & 15;
+            const bool real = i < n * k.columns();
+            finish(real, tile, c, row, real ? sum_warps(k.part(at + tile) + c * ROWS + row, k.columns() * ROWS, k.groups()) : 0.f);
+        }
+        fresh();
+    };
+    // Rounds this block's share of the MLP groups of all columns.
+    auto round_share = [&] {
+        const int n = k.down() * k.columns();
+#pragma unroll 1
+        for (int i = blockIdx.x + w * gridDim.x; i < n; i += CONSUMERS * gridDim.x) round_mlp_group(k.s, k.b, i % k.columns(), i / k.columns(), lane);
+    };
+    auto leave_out = [&](int which, float (&p)[NT][2]) {
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (nt * 4 + (lane & 3) < C) m.out[which][w][nt * 4 + (lane & 3)][(lane >> 2) + 8 * r] = p[nt][r];
+                p[nt][r] = 0;
+            }
+    };
+    const unsigned x_a_layer = k.row_tiles() * k.pairs();
+#pragma unroll 1
     for (int step = 0; step < k.f.steps; step++) {
         if (k.f.head) {
-            if (step) wait_for(X_READY, x_parity), x_parity ^= 1;
-            fresh();
-            norm(k.h.norm, k.h.eps);
-            fresh();
+            norm(k.h.norm, k.h.eps, X, x_a_layer * layers, false);
+            uint32_t masked = 0;
+            if (lane < k.columns()) masked = __ldcg(&k.hb.sequences[m.columns[lane].slot].step) < k.h.min_new_tokens;
+            masked = __ballot_sync(ALL, masked);
 #pragma unroll 1
-            for (int i = 0; i < k.n_head; i++) {
-                Tile8 tile = {};
-                for (int half = 0; half < k.halves(); half++) {
-                    barrier_wait(&k.m.full[slot.at], slot.parity);
-                    const int g = w - half * k.half_groups(0);
-                    if (g >= 0 && g < k.half_groups(half)) tile = tile8_from(k.packet(slot.at) + g * TILE8, lane);
-                    give();
-                }
-                leave([&](int nt, float (&p)[2]) { fold_tile8(tile, x[nt], sx[nt], p); });
-            }
-            if (blockIdx.x < k.f.columns) {
-                consumers_sync();  // everyone has read the digits, where the choice has its memory
-                wait_for(LOGITS_READY, logits_parity), logits_parity ^= 1;
-                fresh();
-                choose<C, D>(blockIdx.x, w * 32 + lane);
-            }
-            wait_for(START_READY, start_parity), start_parity ^= 1;
-        }
-        for (int l = 0; l < k.f.layers_in(step); l++) {
-            if (l) wait_for(X_READY, x_parity), x_parity ^= 1;
-            fresh();
-            norm(k.layer(l).norm, k.s.eps);
-            fresh();
-#pragma unroll 1
-            for (int i = 0; i < k.n_in; i++) {
-                barrier_wait(&k.m.full[slot.at], slot.parity);
-                const Tile4 tile = tile4_from(k.packet(slot.at) + w * TILE4, lane);
-                give();
-                leave([&](int nt, float (&p)[2]) { fold_tile4(tile, x[nt], sx[nt], p); });
-            }
-            if (!k.has_rows) continue;
-            fresh();
-            float p[NT][2] = {};
-            auto leave_out = [&](int which) {
-#pragma unroll
-                for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-                    for (int r = 0; r < 2; r++) {
-                        if (nt * 4 + (lane & 3) < C) k.m.out[which][w][nt * 4 + (lane & 3)][(lane >> 2) + 8 * r] = p[nt][r];
-                        p[nt][r] = 0;
+            for (int first = 0; first < m.n_head; first += k.f.round) {
+                const int n = min(k.f.round, m.n_head - first);
+                multiply_head(n);
+                each_tile(n, 0, [&](bool real, int i, int c, int row, float sum) {
+                    const int tile = blockIdx.x + (first + i) * gridDim.x, at = tile * ROWS + row;
+                    uint32_t key = 0;
+                    if (real && at < k.h.count) {
+                        const float y = sum * __ldg(k.h.row_scale + at) * k.h.logit_scale;
+                        __stcg(k.hb.logits + (size_t)c * k.h.count + at, y);
+                        key = !isfinite(y) ? 0xFFFFFFFFu : at == k.h.end_row && (masked >> c & 1) ? 0u : order(y);
                     }
-            };
-            if constexpr (Work<C, D>::OWN_ROUNDING) {
-                wait_for(MLP_FIRST_READY, out_parity);
-                fold_own(0, k.f.first_down, p);
-                wait_for(MLP_LAST_READY, out_parity);
-                fresh();
-                fold_own(k.f.first_down, k.down_packets(), p);
-            } else {
-                wait_for(MLP_LAST_READY, out_parity);
-                fold_packets(k.b.inner, 0, k.down_packets(), p);
+#pragma unroll
+                    for (int o = 8; o; o >>= 1) key = max(key, __shfl_xor_sync(ALL, key, o));
+                    if (real && row == 0) __stcg(k.f.maxima + (size_t)c * k.head_tiles() + tile, key);
+                });
+                consumers_sync();
             }
-            leave_out(1);
-            wait_for(ATTENTION_READY, out_parity), out_parity ^= 1;
+            if (w == 0 && lane == 0) signal(k.counter(LOGITS));
+            if (blockIdx.x < k.columns()) {
+                choose(k, blockIdx.x, w * 32 + lane, 2 * gridDim.x * (step + 1));
+                fresh();
+            }
+        }
+#pragma unroll 1
+        for (int l = 0; l < k.f.layers_in(step); l++, layers++) {
+            const bool begins = k.f.head && l == 0;
+            norm(k.layer(l).norm, k.s.eps, begins ? START : X, begins ? k.columns() * (step + 1) : x_a_layer * layers, begins);
+            multiply(m.n_qkv, 0, false);
+            hand_over();
+            if constexpr (Block<C, D>::FINISHES) {
+                multiply(m.n_in - m.n_qkv, m.n_qkv, true);
+            } else {
+#pragma unroll 1
+                for (int first = m.n_qkv; first < m.n_in;) {
+                    const int n = min(k.f.round - m.n_qkv, m.n_in - first);
+                    multiply(n, m.n_qkv, false);
+                    each_tile(n, m.n_qkv, [&](bool real, int i, int c, int row, float sum) {
+                        const float up = __shfl_xor_sync(ALL, sum, 8);
+                        if (real && m.columns[c].live) leave_mlp(k, c, blockIdx.x + (first + i) * gridDim.x, row, sum, up);
+                    });
+                    first += n;
+                    consumers_sync();
+                }
+                if (w == 0 && lane == 0) signal(k.counter(MLP));
+                wait_for(MLP, gridDim.x * (layers + 1));
+                round_share();
+                consumers_sync();
+                if (w == 0 && lane == 0) signal(k.counter(ROUNDED));
+            }
+            if (!k.has_rows()) continue;
+            // The residual that this lane adds to.
+            const int c = 2 * w + (lane >> 4), row = lane & 15;
+            const bool ends = c < k.columns() && m.columns[c].live;
+            float* to = k.b.x + (size_t)m.columns[ends ? c : 0].row * k.s.hidden + blockIdx.x * ROWS + row;
+            const float residual = ends ? __ldcg(to) : 0.f;
+            float p[NT][2] = {};
+            if constexpr (Block<C, D>::FINISHES) {
+                fold_own(k, w, lane, [&](Counter counter) { wait_for(counter, gridDim.x * (layers + 1)); }, take, p[0]);
+            } else {
+                wait_for(ROUNDED, gridDim.x * (layers + 1));
+                fold_packets<2>(k, k.b.inner, w, lane, take, p);
+            }
+            leave_out(1, p);
             fresh();
-            fold_packets(k.b.attention, 0, (k.o + CONSUMERS - 1) / CONSUMERS, p);
-            leave_out(0);
+            wait_for(ATTENTION, k.o() * k.columns() * (layers + 1));
+            fold_packets<1>(k, k.b.attention, w, lane, take, p);
+            leave_out(0, p);
+            consumers_sync();
+            if (ends) __stcg(to, (residual + sum_warps(&m.out[0][0][c][row], C * ROWS, WARPS)) + sum_warps(&m.out[1][0][c][row], C * ROWS, WARPS));
             __syncwarp();
-            if (lane == 0) barrier_arrive(&k.m.out_full);
+            if (lane == 0 && w < k.pairs()) signal(k.counter(X));
+            fresh();
         }
     }
 }
 
 // ---- the team ----------------------------------------------------------------------------------------------------------------
 // The stop head: LayerNorm of the normed hidden states, then this block's rows of the inner layer.
-template <int C, int D> ROLE stop_head(int w, int lane) {
-    Work<C, D>& k = work<C, D>();
-    constexpr int ROOM = sizeof(AttendShared<D>::k) + sizeof(AttendShared<D>::v);
-    float* h = reinterpret_cast<float*>(&k.m.attend);
-    const int at_once = min(4, ROOM / (k.h.hidden * 4));
-    for (int c0 = 0; c0 < k.f.columns; c0 += 4) {
-        for (int c1 = c0; c1 < min(c0 + 4, k.f.columns); c1 += at_once) {
-            const int n = min(at_once, min(c0 + 4, k.f.columns) - c1);
-            for (int c = 0; c < n; c++) {
-                float v[4][4];
+template <int C, int D> DI void stop_head(const Block<C, D>& k, int w, int lane) {
+    Shared<C, D>& m = k.m();
+    constexpr int ROOM = sizeof(m.attend.k) + sizeof(m.attend.v);
+    float* h = reinterpret_cast<float*>(&m.attend);
+    const int at_once = C == 1 ? 1 : min(4, ROOM / (k.h.hidden * 4));
+#pragma unroll 1
+    for (int c0 = 0; c0 < k.columns(); c0 += at_once) {
+        const int n = C == 1 ? 1 : min(at_once, k.columns() - c0);
+#pragma unroll 1
+        for (int c = 0; c < n; c++) {
+            float v[4][4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int g = w + 4 * i;
-                    if (g >= k.groups) continue;
-                    load4(k.b.x + (size_t)k.m.columns[c1 + c].row * k.h.hidden + g * GROUP + lane * 4, v[i]);
-                    const float2 moments = group_moments(v[i]);
-                    if (lane == 0) k.m.team_moments[0][g] = moments;
-                }
-                team_sync();
-                const float2 stat = join_moments(k.m.team_moments[0], k.groups, k.h.eps);
+            for (int i = 0; i < 4; i++)
+                if (w + 4 * i < k.groups()) load4(k.b.x + (size_t)m.columns[c0 + c].row * k.h.hidden + (w + 4 * i) * GROUP + lane * 4, v[i]);
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int g = w + 4 * i;
-                    if (g >= k.groups) continue;
-                    normalize(v[i], stat, k.h.norm + g * GROUP + lane * 4);
-                    reinterpret_cast<float4*>(h + c * k.h.hidden)[g * 32 + lane] = make_float4(v[i][0], v[i][1], v[i][2], v[i][3]);
-                    const float2 moments = group_moments(v[i]);
-                    if (lane == 0) k.m.team_moments[1][g] = moments;
-                }
-                team_sync();
-                if (w == 0 && lane == 0) k.m.stats[c] = join_moments(k.m.team_moments[1], k.groups, 1e-5f);
+            for (int i = 0; i < 4; i++) {
+                if (w + 4 * i >= k.groups()) continue;
+                const float2 moments = group_moments(v[i]);
+                if (lane == 0) m.team_moments[0][w + 4 * i] = moments;
             }
             team_sync();
-            for (int row = blockIdx.x + w * k.blocks; row < k.h.inner; row += 4 * k.blocks) {
-                stop_row(k.h, k.hb.stop + (size_t)c1 * k.h.inner, n, h, k.m.stats, row, lane);
-                __syncwarp();
-                if (lane == 0 && c1 + n == min(c0 + 4, k.f.columns)) signal(k.f.counters + LOGITS);
+            const float2 stat = join_moments(m.team_moments[0], k.groups(), k.h.eps);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int g = w + 4 * i;
+                if (g >= k.groups()) continue;
+                normalize(v[i], stat, k.h.norm + g * GROUP + lane * 4);
+                reinterpret_cast<float4*>(h + c * k.h.hidden)[g * 32 + lane] = make_float4(v[i][0], v[i][1], v[i][2], v[i][3]);
+                const float2 moments = group_moments(v[i]);
+                if (lane == 0) m.team_moments[1][g] = moments;
             }
             team_sync();
+            if (w == 0 && lane == 0) m.stats[c] = join_moments(m.team_moments[1], k.groups(), 1e-5f);
         }
+        team_sync();
+#pragma unroll 1
+        for (int row = blockIdx.x + w * gridDim.x; row < k.h.inner; row += 4 * gridDim.x)
+            stop_row(k.h, k.hb.stop + (size_t)c0 * k.h.inner, n, h, m.stats, row, lane);
+        team_sync();
     }
 }
 
-// Calls work(c, item, chunk, range) for this block's share of all chunks of a layer.
-template <int C, int D, class Each> DI void share(Work<C, D>& k, const Layer& layer, Each each) {
+// Calls each(c, item, chunk, range) for this block's share of all chunks of a layer.
+template <int C, int D, class Each> DI void share(const Block<C, D>& k, const Layer& layer, Each each) {
     const int n_items = items(k.s);
     int next = blockIdx.x;  // index of the share within the columns from c on
 #pragma unroll 1
-    for (int c = 0; c < k.f.columns; c++) {
-        if (!k.m.columns[c].live) continue;
-        const Range range = seen(layer, k.m.columns[c].position);
+    for (int c = 0; c < k.columns(); c++) {
+        if (!k.m().columns[c].live) continue;
+        const Range range = seen(layer, k.m().columns[c].position);
         const int n = range.chunks() * n_items;
 #pragma unroll 1
-        for (; next < n; next += k.blocks) each(c, next % n_items, range.first_chunk() + next / n_items, range);
+        for (; next < n; next += gridDim.x) each(c, next % n_items, range.first_chunk() + next / n_items, range);
         next -= n;
     }
 }
 
-template <int C, int D> ROLE attend_beside(int w, int lane) {
-    Work<C, D>& k = work<C, D>();
-    const unsigned qkv_tiles = first_mlp_tile(k.s);
-    uint32_t start_parity = 0;
-    unsigned layer = 0;  // layers done
+template <int C, int D> DI void attend_beside(const Block<C, D>& k, int w, int lane) {
+    Shared<C, D>& m = k.m();
+    const bool speaks = w == 0 && lane == 0;
+    unsigned layers = 0;  // done
+#pragma unroll 1
     for (int step = 0; step < k.f.steps; step++) {
         if (k.f.head) {
-            if (step) barrier_wait(&k.m.event[X_READY], (step * k.f.count - 1) & 1);  // of all its phases so far, the last
-            stop_head<C, D>(w, lane);
-            barrier_wait(&k.m.event[START_READY], start_parity);
-            start_parity ^= 1;
-        }
-        for (int l = 0; l < k.f.layers_in(step); l++, layer++) {
-            const Layer& this_layer = k.layer(l);
-            bool first = true;
+            const int stop_bytes = k.h.hidden * 4;
+            for (int i = (w * 32 + lane) * 128; i < stop_bytes; i += TEAM * 128) {  // they were read a token ago
+                for (int row = blockIdx.x; row < k.h.inner; row += gridDim.x) prefetch(reinterpret_cast<const uint8_t*>(k.h.stop_up) + (size_t)row * stop_bytes + i);
+                prefetch(reinterpret_cast<const uint8_t*>(k.h.stop_norm) + i), prefetch(reinterpret_cast<const uint8_t*>(k.h.stop_norm_bias) + i);
+            }
+            for (int i = w * 32 + lane; i < m.n_head; i += TEAM) prefetch(k.h.row_scale + (blockIdx.x + i * gridDim.x) * ROWS);
+            if (speaks) await(k.counter(X), k.row_tiles() * k.pairs() * layers);
+            team_sync();
+            stop_head(k, w, lane);
+            if (speaks) signal(k.counter(LOGITS));
             forget(w), forget(lane);
-            share(k, this_layer, [&](int c, int item, int chunk, const Range& range) {
-                if (!first) return;
-                first = false;
-                const int from = begin_of(range, chunk);
-                fetch_span<D>(k.m.attend, k.s, this_layer, k.m.columns[c].slot, item_of(k.s, item).kv, from, range.last, w, lane);
-            });
+        }
+#pragma unroll 1
+        for (int l = 0; l < k.f.layers_in(step); l++, layers++) {
+            const Layer& layer = k.layer(l);
+            bool early = !(k.f.head && l == 0);  // the columns are known, and the first keys and values can come before the queries
+            if (early) {
+                bool first = true;
+                share(k, layer, [&](int c, int item, int chunk, const Range& range) {
+                    if (!first) return;
+                    first = false;
+                    fetch_span<D>(m.attend, k.s, layer, m.columns[c].slot, item_of(k.s, item).kv, begin_of(range, chunk), range.last, -1, w, lane);
+                });
+            }
+            forget(w), forget(lane);
+            const int mine = 2 * w + (lane >> 4), row = lane & 15;
+            auto place_at = [&](int i) {
+                const int c = C == 1 ? 0 : i % k.columns();
+                return place_of(k.s, layer, k.b, m.columns[c], c, blockIdx.x + (C == 1 ? i : i / k.columns()) * gridDim.x, row);
+            };
+            Place place = {};
+            if (early && mine < m.n_qkv * k.columns()) place = place_at(mine);
+            take_over();
+#pragma unroll 1
+            for (int first = 0; first < m.n_qkv * k.columns(); first += 8) {
+                const int i = first + mine, c = C == 1 ? 0 : i % k.columns(), of = C == 1 ? i : i / k.columns();
+                const bool real = i < m.n_qkv * k.columns();
+                if (real && (first || !early)) place = place_at(i);
+                const float v = real ? sum_warps(k.part(of) + c * ROWS + row, k.columns() * ROWS, k.groups()) : 0.f;
+                const float pair = __shfl_xor_sync(ALL, v, 1);
+                if (real) finish_row(place, row, v, pair, 0.f);
+            }
+            team_sync();
+            if (speaks) signal(k.counter(QUERIES));
             bool waited = false;
-            share(k, this_layer, [&](int c, int item, int chunk, const Range& range) {
+            share(k, layer, [&](int c, int index, int chunk, const Range& range) {
+                const Item item = item_of(k.s, index);
+                forget(w), forget(lane);
                 if (!waited) {
-                    if (w == 0 && lane == 0) await(k.f.counters + QUERIES, qkv_tiles * (layer + 1));
+                    if (speaks) await(k.counter(QUERIES), gridDim.x * (layers + 1));
                     team_sync();
                 }
-                forget(w), forget(lane);
-                attend_item<D>(k.m.attend, [] { team_sync(); }, k.s, this_layer, k.b, c, k.m.columns[c].slot, item, range, chunk, !waited, w, lane,
+                attend_item<D>(m.attend, [] { team_sync(); }, k.s, layer, k.b, c, m.columns[c].slot, item, index, range, chunk, early && !waited, w, lane,
                                [&](int lane) {
-                                   if (lane == 0) signal(k.f.counters + ATTENTION);
+                                   if (lane == 0) signal(k.counter(ATTENTION));
                                });
                 waited = true;
             });
-            if (blockIdx.x == 0 && w == 0 && lane == 0)  // nobody works for columns that have ended
-                for (int c = 0; c < k.f.columns; c++)
-                    if (!k.m.columns[c].live)
-                        for (int i = 0; i < k.o; i++) signal(k.f.counters + ATTENTION);
+            if (blockIdx.x == 0 && speaks)  // nobody works for columns that have ended
+#pragma unroll 1
+                for (int i = 0; i < k.columns() * k.o(); i++)
+                    if (!m.columns[i / k.o()].live) signal(k.counter(ATTENTION));
         }
     }
 }
 
+// ---- finishers ---------------------------------------------------------------------------------------------------------------
+// Gate and up of one column: a half warp a tile, while the consumers are at the next ones.
+template <int C, int D> DI void finish(const Block<C, D>& k, int which, int lane) {
+    Shared<C, D>& m = k.m();
+    uint32_t parity = 0;
+#pragma unroll 1
+    for (int step = 0; step < k.f.steps; step++)
+#pragma unroll 1
+        for (int l = 0; l < k.f.layers_in(step); l++, parity ^= 1) {
+            bool told = false;
+            auto tell = [&](Counter counter) {
+                finishers_sync();
+                if (which == 0 && lane == 0) signal(k.counter(counter));
+            };
+#pragma unroll 1
+            for (int first = m.n_qkv + 2 * which; first < m.n_in; first += 2 * FINISHERS) {
+                const int i = first + (lane >> 4), row = lane & 15;
+                if (!told && first >= k.f.early_tiles) tell(MLP_FIRST), told = true;
+                const bool real = i < m.n_in;
+                if (real) barrier_wait(m.summed + i, parity);
+                __syncwarp();
+                const float sum = real ? sum_warps(k.part(i) + row, ROWS, k.groups()) : 0.f, up = __shfl_xor_sync(ALL, sum, 8);
+                if (real && m.columns[0].live) leave_mlp(k, 0, blockIdx.x + i * gridDim.x, row, sum, up);
+            }
+            if (!told) tell(MLP_FIRST);
+            tell(MLP);
+        }
+}
+
 // ---- the kernel --------------------------------------------------------------------------------------------------------------
-// Grid: one block a multiprocessor, all resident (cooperative launch), at least hidden / 16; block: 768 threads. At most C
-// columns. Dynamic shared memory: `Work`, words (or a Choice), scales, layers, part, ring.
-template <int C, int D> DI void run(const Shape& s, const Buffers& b, const Frame& f, const Head& h, const HeadBuffers& hb) {
-    Work<C, D>& k = work<C, D>();
-    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, blocks = gridDim.x, groups = s.hidden / GROUP;
+// Grid: one block a multiprocessor, all resident (cooperative launch), at least hidden / 16; block: 768 threads. At most C columns.
+template <int C, int D> DI void run(const Block<C, D>& k) {
+    Shared<C, D>& m = k.m();
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
     if (threadIdx.x == 0) {
-        auto share_of = [&](int tiles) { return (tiles - (int)blockIdx.x + blocks - 1) / blocks; };
-        k.s = s, k.b = b, k.f = f, k.h = h, k.hb = hb;
-        k.groups = groups, k.down = b.inner.groups, k.o = b.attention.groups, k.blocks = blocks, k.row_tiles = s.hidden / ROWS;
-        k.n_in = share_of(f.tiles), k.n_head = share_of((h.count + ROWS - 1) / ROWS), k.has_rows = (int)blockIdx.x < k.row_tiles;
-        k.scales_at = sizeof(k) + max(k.NT * CONSUMERS * FRAGMENT * 4, (int)sizeof(Choice));
-        k.layers_at = k.scales_at + k.NT * CONSUMERS * 4 * sizeof(float2);
-        k.part_at = k.layers_at + (f.count * sizeof(Layer) + 15) / 16 * 16;
-        k.ring_at = (k.part_at + PARTS * groups * f.columns * ROWS * 4 + 127) / 128 * 128;
-        for (int i = 0; i < f.slots; i++) barrier_init(k.m.full + i, 1), barrier_init(k.m.empty + i, CONSUMERS);
-        for (int i = 0; i < PARTS; i++) barrier_init(k.m.part_full + i, CONSUMERS), barrier_init(k.m.part_empty + i, 1);
-        barrier_init(&k.m.out_full, CONSUMERS);
-        for (int i = 0; i < EVENTS; i++) barrier_init(k.m.event + i, 1);
+        auto share_of = [&](int tiles) { return max(0, (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x); };
+        m.n_qkv = share_of(first_mlp_tile(k.s)), m.n_in = share_of(k.f.tiles), m.n_head = share_of(k.head_tiles());
+        for (int i = 0; i < k.f.slots; i++) barrier_init(m.full + i, 1), barrier_init(m.empty + i, CONSUMERS);
+        for (int i = 0; i < MOST_TILES; i++) barrier_init(m.summed + i, CONSUMERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    if (threadIdx.x < f.columns) k.m.columns[threadIdx.x] = b.columns[threadIdx.x];
+    if (threadIdx.x < k.columns()) m.columns[threadIdx.x] = k.b.columns[threadIdx.x];
+    for (int i = threadIdx.x; i < k.f.count * (int)sizeof(Layer) / 8; i += BLOCK)
+        reinterpret_cast<uint64_t*>(frame_shared + k.f.layers_at)[i] = reinterpret_cast<const uint64_t*>(k.f.layers)[i];
     __syncthreads();
-    for (int i = threadIdx.x; i < f.count * (int)sizeof(Layer) / 8; i += BLOCK)
-        reinterpret_cast<uint64_t*>(frame_shared + k.layers_at)[i] = reinterpret_cast<const uint64_t*>(f.layers)[i];
-    __syncthreads();
-    if (w < 4)
-        attend_beside<C, D>(w, lane);
-    else if (w < FIRST_FINISHER)
-        consume<C, D>(w - 4, lane);
-    else if (w < WATCHER)
-        finish<C, D>(w - FIRST_FINISHER, lane);
-    else if (w == WATCHER && lane == 0)
-        watch<C, D>();
-    else if (w == PRODUCER && lane == 0)
-        produce<C, D>();
+    // A block of 768 threads is given 80 registers a thread: 480 for six times four warps, dealt as the roles need them.
+    if (w < FIRST_OF_TEAM) {
+        if (!Block<C, D>::FINISHES) asm volatile("setmaxnreg.inc.sync.aligned.u32 88;");
+        consume(k, w, lane);
+    } else if (w < PRODUCER) {
+        if (Block<C, D>::FINISHES)
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
+        else
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+        attend_beside(k, w - FIRST_OF_TEAM, lane);
+    } else {
+        if (Block<C, D>::FINISHES)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
+        else
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (w == PRODUCER && lane == 0) produce(k);
+        if (Block<C, D>::FINISHES && w >= FIRST_FINISHER) finish(k, w - FIRST_FINISHER, lane);
+    }
     __syncwarp();
     __syncthreads();
-    if (threadIdx.x == 0 && arrive_last(f.counters + FINISHED, blocks))
-        for (int i = 0; i < FINISHED; i += 32) f.counters[i] = 0;
+    if (threadIdx.x == 0 && arrive_last(k.counter(FINISHED), gridDim.x))
+        for (int i = 0; i < FINISHED; i += 32) k.f.counters[i] = 0;
 }
 #endif
 
-#if __CUDA_ARCH__ >= 900
-#define BODY(C, D) run<C, D>(s, b, f, h, hb);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define BODY(C, D) run<C, D>({s, b, f, h, hb});
 #else
-#define BODY(C, D)  // not launched below compute capability 9.0
+#define BODY(C, D)  // launched on compute capability 9.0 only
 #endif
 #define KERNEL(C, D)                                                                                                                        \
     extern "C" __global__ void __launch_bounds__(BLOCK, 1) frame_##C##_##D(const __grid_constant__ Shape s, const __grid_constant__ Buffers b,  \
@@ -834,9 +885,9 @@ KERNEL(8, 128)
 KERNEL(4, 64)
 KERNEL(8, 64)
 
-static_assert(sizeof(Frame) == 96, "as in kernels.rs");
-#if __CUDA_ARCH__ >= 900
-static_assert(sizeof(Work<1, 128>) <= 39936 && sizeof(Work<4, 128>) <= 46464 && sizeof(Work<8, 128>) <= 55168 && sizeof(Work<4, 64>) <= 29056 &&
-                  sizeof(Work<8, 64>) <= 37760 && sizeof(Choice) <= 8704,
+static_assert(sizeof(Frame) == 120, "as in kernels.rs");
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+static_assert(sizeof(Shared<1, 128>) <= 39936 && sizeof(Shared<4, 128>) <= 46464 && sizeof(Shared<8, 128>) <= 55168 && sizeof(Shared<4, 64>) <= 29056 &&
+                  sizeof(Shared<8, 64>) <= 37760 && sizeof(Choice) <= 14336,
               "as in decoder/frame.rs");
 #endif

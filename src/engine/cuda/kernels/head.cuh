@@ -92,7 +92,7 @@ DI float value(uint32_t key) { return __uint_as_float((key >> 31) ? key & 0x7FFF
 // Philox4x32-10 (Salmon et al., 2011), first word.
 DI uint32_t philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uint32_t c2) {
     uint32_t c3 = 0;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < 10; i++) {
         uint32_t hi0 = __umulhi(0xD2511F53u, c0), lo0 = 0xD2511F53u * c0, hi1 = __umulhi(0xCD9E8D57u, c2), lo1 = 0xCD9E8D57u * c2;
         c0 = hi1 ^ c1 ^ key0, c1 = lo1, c2 = hi0 ^ c3 ^ key1, c3 = lo0;
@@ -104,8 +104,10 @@ DI uint32_t philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uint3
 // What a row among the k best scores: its logit, or logit / temperature + Gumbel noise, a function of (seed, sequence, step, row).
 DI double chance(const Sequence& seq, float logit, int row) {
     if (seq.temperature == 0.f) return (double)logit;
-    const double u = (philox(seq.seed_low, seq.seed_high, row, seq.step, seq.sequence) + 0.5) / 4294967296.0;
-    return (double)logit / (double)seq.temperature - log(-log(u));
+    double noise = (philox(seq.seed_low, seq.seed_high, row, seq.step, seq.sequence) + 0.5) / 4294967296.0;
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) noise = -log(noise);  // code that runs once a token comes from far away: the less, the sooner
+    return (double)logit / (double)seq.temperature + noise;
 }
 
 // Appends a token to the output and to the open frame, as `engine::frames` does.

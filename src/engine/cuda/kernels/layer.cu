@@ -2,11 +2,12 @@
 //
 // The narrow kernels (up to 4 or 8 columns) read each weight once and are bound by memory: every warp keeps some tiles of its
 // group in flight, the first of them requested before the kernel may touch anything another kernel wrote. The
-// wide kernels (up to 64 columns: prompts, many slots) loop over column tiles and use each fragment for two row tiles. Both
-// fold in the same order, so a column's bits do not depend on which kernel ran, nor on its neighbours.
+// wide kernels (up to 64 columns: prompts, many slots) use each weight for many column tiles. Both fold in the same order, so a column's bits do not depend on which kernel ran, nor on its neighbours.
 #include "attend.cuh"
 
-constexpr int WIDE_TILES = 5;  // column tiles of a wide block
+constexpr int WIDE_TILES = 5;    // column tiles of a block of project_out_wide
+constexpr int PROMPT_TILES = 9;  // of project_in_wide: most prompts in one
+constexpr int PROMPT_DEPTH = 3;  // tiles its warps have under way
 
 // Grid: any number of blocks; block: 512 threads. Columns: at most 4 * NT. Dynamic shared memory: see `narrow_in_bytes`.
 template <int NT, int DEPTH> DI void project_in_narrow(const Shape& s, const Layer& l, const Buffers& b, int columns, int tiles, int round) {
@@ -84,59 +85,60 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_columns(const __grid_
     }
 }
 
-// Grid: (blocks of 8 row tiles, blocks of 4 * WIDE_TILES columns); block: 128 threads. Needs norm_columns before it and
-// round_columns after it. A warp does two row tiles alone: as there are at most 16 groups, the sum of the warps' partial sums
-// is a sum over the groups in order, and one warp can take it without a barrier.
-extern "C" __global__ void __launch_bounds__(128) project_in_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
-                                                                  const __grid_constant__ Buffers b, int columns, int tiles) {
+// Grid: (any number of blocks, blocks of 4 * PROMPT_TILES columns); block: 512 threads. Needs norm_columns before it and
+// round_columns after it. As in the narrow kernel warp w multiplies group w of every tile, with the rounded activations of all its
+// columns in registers; they would be the most of what a block reads if they were fetched for each tile. Dynamic shared memory: the
+// rings, then partial sums [round][groups][columns of the block][16].
+extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wide(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                         const __grid_constant__ Buffers b, int columns, int tiles, int round) {
+    extern __shared__ __align__(16) uint8_t in_shared[];
+    __shared__ float2 scales[WARPS][PROMPT_TILES][4];
+    constexpr int DEPTH = PROMPT_DEPTH;
     const int groups = s.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31, t = lane & 3;
-    const int tile = (blockIdx.x * 4 + w) * 2, from = blockIdx.y * 4 * WIDE_TILES, count = min(4 * WIDE_TILES, columns - from);
+    const int from = blockIdx.y * 4 * PROMPT_TILES, count = min(4 * PROMPT_TILES, columns - from);
+    float* part = reinterpret_cast<float*>(in_shared + WARPS * Ring<DEPTH>::BYTES);
     launch_dependents();
-    if (tile >= tiles) {
-        wait_prerequisites();
-        return;
-    }
-    const int rows = min(2, tiles - tile);
-    const uint8_t* mine = l.in + (size_t)tile * groups * TILE4;
-    Tile4 next[2];
-    auto fetch = [&](int g) {
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            if (r < rows) next[r] = load_tile4(mine + (size_t)(r * groups + g) * TILE4, lane);
-    };
-    fetch(0);
+    const int n = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+    const uint8_t* mine = l.in + ((size_t)blockIdx.x * groups + w) * TILE4;
+    const size_t step = (size_t)gridDim.x * groups * TILE4;
+    Ring<DEPTH> ring = {in_shared + w * Ring<DEPTH>::BYTES, 0};
+    ring.fill([&](int i) { return i < n && w < groups ? mine + i * step : nullptr; }, lane);
     wait_prerequisites();
-    float y[2][WIDE_TILES][2] = {};
-    for (int g = 0; g < groups; g++) {
-        Codes4 now[2] = {unpack(next[0]), unpack(next[1])};
-        if (g + 1 < groups) fetch(g + 1);
+    uint32_t x[PROMPT_TILES][8];
 #pragma unroll
-        for (int nt = 0; nt < WIDE_TILES; nt++) {
-            if (nt * 4 >= count) break;
-            int at = (from / 4 + nt) * groups + g;
-            uint32_t x[8];
-            load_fragment(b.hidden.words + at * FRAGMENT, lane, count - 4 * nt, x);
-            float2 sx = nt * 4 + t < count ? b.hidden.scales[at * 4 + t] : make_float2(0, 0);
+    for (int nt = 0; nt < PROMPT_TILES; nt++) {
+        const int at = (from / 4 + nt) * groups + w, here = w < groups ? count - 4 * nt : 0;
+        load_fragment(b.hidden.words + (here > 0 ? at : 0) * FRAGMENT, lane, here, x[nt]);
+        if (lane < 4) scales[w][nt][lane] = lane < here ? b.hidden.scales[at * 4 + lane] : make_float2(0, 0);
+    }
+    __syncwarp();
+    for (int first = 0; first < n; first += round) {
+        const int last = min(first + round, n);
+        if (w < groups) {
+            for (int i = first; i < last; i++) {
+                const Codes4 codes = unpack(ring.take(i + DEPTH < n ? mine + (i + DEPTH) * step : nullptr, lane));
+                float* to = part + (((i - first) * groups + w) * count + t) * ROWS + (lane >> 2);
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float p[2] = {0, 0};
-                fold_codes4(now[r], x, sx, p);
-                y[r][nt][0] = g ? y[r][nt][0] + p[0] : p[0], y[r][nt][1] = g ? y[r][nt][1] + p[1] : p[1];
+                for (int nt = 0; nt < PROMPT_TILES; nt++) {
+                    if (nt * 4 >= count) break;
+                    float p[2] = {0, 0};
+                    fold_codes4(codes, x[nt], scales[w][nt][t], p);
+                    if (nt * 4 + t < count) to[nt * 4 * ROWS] = p[0], to[nt * 4 * ROWS + 8] = p[1];
+                }
             }
         }
+        __syncthreads();
+        for (int i = 2 * w; i < (last - first) * count; i += 2 * WARPS) {  // a half warp a tile and column
+            const int unit = i + (lane >> 4), row = lane & 15, c = unit % count, tile = blockIdx.x + (first + unit / count) * gridDim.x;
+            const bool real = unit < (last - first) * count;
+            const float v = real ? sum_warps(part + (unit / count * groups * count + c) * ROWS + row, count * ROWS, groups) : 0.f;
+            const float pair = __shfl_xor_sync(ALL, v, 1), up = __shfl_xor_sync(ALL, v, 8);
+            if (!real) continue;
+            const Column column = b.columns[from + c];
+            finish_row(place_of(s, l, b, column, from + c, tile, row), row, v, pair, up);
+        }
+        if (last < n) __syncthreads();
     }
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int nt = 0; nt < WIDE_TILES; nt++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float v = y[r][nt][h], pair = __shfl_xor_sync(ALL, v, 4);
-                int c = nt * 4 + t, row = (lane >> 2) + 8 * h;
-                if (c >= count || r >= rows) continue;
-                const Column column = b.columns[from + c];
-                finish_row(s, l, b, column, place_of(s, l, column, tile + r, row), from + c, tile + r, row, v, pair, y[r][nt][1]);
-            }
 }
 
 // Rounds the MLP activations of many columns. Grid: (groups, blocks of 4 columns); block: 128 threads, a warp a column.
@@ -244,8 +246,9 @@ template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b
     const Column column = b.columns[c];
     if (!column.live) return;
     const Range range = seen(l, column.position);
+    const Item item = item_of(s, blockIdx.x);
     for (int i = blockIdx.y; i < range.chunks(); i += gridDim.y)
-        attend_item<D>(m, [] { __syncthreads(); }, s, l, b, c, column.slot, blockIdx.x, range, range.first_chunk() + i, false, w, lane, [](int) {});
+        attend_item<D>(m, [] { __syncthreads(); }, s, l, b, c, column.slot, item, blockIdx.x, range, range.first_chunk() + i, false, w, lane, [](int) {});
 }
 
 #define KERNEL extern "C" __global__ void

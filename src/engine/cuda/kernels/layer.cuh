@@ -1,4 +1,4 @@
-// A decoder layer's structs and the pieces that the launches of layer.cu and the persistent kernel of layers.cu share.
+// A decoder layer's structs and the pieces that the launches of layer.cu and the persistent kernel of frame.cu share.
 #pragma once
 #include "common.cuh"
 
@@ -65,42 +65,46 @@ template <int MAX, class Sync> DI void norm_digits(Sync sync, const float* x, co
     __syncwarp();
 }
 
-// What becomes of row `row` of tile `tile`, whose sum is v: RoPE and the cache for keys, the cache for values, RoPE for queries,
-// silu(gate) * up. `pair`: the sum of the row that differs in its lowest bit, `up`: of the row 8 further on.
+// silu(gate) * up.
+DI float silu_times(float gate, float up) { return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.f, exp_plain(-gate))), up); }
+
+// What becomes of row `row` of tile `tile`: RoPE and the cache for keys, the cache for values, RoPE for queries, silu(gate) * up.
 struct Place {
-    int kind, head, d;  // 0: key, 1: value, 2: query, 3: MLP
-    float2 turn;
+    int kind;         // 0: key, 1: value, 2: query, 3: MLP
+    bool turns, odd;  // whether RoPE turns it, and which of a pair it is
+    float2 turn;      // (cos, sin)
+    void* to;         // where it goes; null: the sequence has ended
 };
-DI Place place_of(const Shape& s, const Layer& l, const Column& column, int tile, int row) {
+DI Place place_of(const Shape& s, const Layer& l, const Buffers& b, const Column& column, int c, int tile, int row) {
     const int dim = s.head_dim == 128 ? 7 : 6, kv = s.kv_heads << dim, n = tile * ROWS + row;  // head_dim is 64 or 128
-    Place p = {n < kv ? 0 : n < 2 * kv ? 1 : n < 2 * kv + (s.heads << dim) ? 2 : 3, 0, 0, {1.f, 0.f}};
-    if (p.kind == 3) return p;
-    const int in_kind = n - p.kind * kv;
-    p.head = in_kind >> dim, p.d = in_kind & ((1 << dim) - 1);
-    if (l.rope && p.kind != 1) p.turn = __ldg(l.rope + ((size_t)column.position << (dim - 1)) + p.d / 2);
+    Place p = {n < kv ? 0 : n < 2 * kv ? 1 : n < 2 * kv + (s.heads << dim) ? 2 : 3, false, (row & 1) != 0, {}, nullptr};
+    const int in_kind = n - min(p.kind, 2) * kv, head = in_kind >> dim, d = in_kind & ((1 << dim) - 1);
+    if (p.kind == 3) {
+        p.to = b.mlp + (size_t)c * s.intermediate + (n - 2 * kv - (s.heads << dim)) / ROWS * 8 + row;
+    } else {
+        p.turns = l.rope && p.kind != 1;
+        if (p.turns) p.turn = __ldg(l.rope + ((size_t)column.position << (dim - 1)) + d / 2);
+        const size_t of_head = (size_t)column.slot * s.kv_heads + head;
+        p.to = p.kind == 0   ? (void*)(l.k + ((of_head * s.positions + column.position) << dim) + d)
+               : p.kind == 1 ? (void*)(l.v + ((of_head << dim) + d) * s.positions + column.position)
+                             : (void*)(b.q + (((size_t)c * s.heads + head) << dim) + d);
+    }
+    if (!column.live) p.to = nullptr;
     return p;
 }
-DI void finish_row(const Shape& s, const Layer& l, const Buffers& b, const Column& column, const Place& p, int c, int tile, int row, float v, float pair,
-                   float up) {
-    if (!column.live) return;
+// v: the row's sum; `pair`: of the row that differs in its lowest bit, `up`: of the row 8 further on.
+DI void finish_row(const Place& p, int row, float v, float pair, float up) {
+    if (!p.to) return;
     if (p.kind == 3) {
-        int m = tile * 8 - (2 * s.kv_heads + s.heads) * s.head_dim / 2 + row;
-        if (row < 8) __stcg(b.mlp + (size_t)c * s.intermediate + m, __fmul_rn(__fdiv_rn(v, __fadd_rn(1.f, exp_plain(-v))), up));
+        if (row < 8) __stcg((float*)p.to, silu_times(v, up));
         return;
     }
-    if (l.rope && p.kind != 1) {
-        float own = __fmul_rn(v, p.turn.x), other = __fmul_rn(pair, p.turn.y);
-        v = (p.d & 1) ? __fadd_rn(other, own) : __fsub_rn(own, other);
-    }
-    if (p.kind == 2) {
-        __stcg(b.q + ((size_t)c * s.heads + p.head) * s.head_dim + p.d, v);
-    } else {
-        const size_t head = (size_t)column.slot * s.kv_heads + p.head;
-        if (p.kind == 0)
-            l.k[(head * s.positions + column.position) * s.head_dim + p.d] = __float2half_rn(v);
-        else
-            l.v[(head * s.head_dim + p.d) * s.positions + column.position] = __float2half_rn(v);
-    }
+    const float own = __fmul_rn(v, p.turn.x), other = __fmul_rn(pair, p.turn.y);
+    if (p.turns) v = p.odd ? __fadd_rn(other, own) : __fsub_rn(own, other);
+    if (p.kind == 2)
+        __stcg((float*)p.to, v);
+    else
+        *(__half*)p.to = __float2half_rn(v);
 }
 
 // Sums a tile of 16 rows over the warps' partial results and finishes it, for every column; a whole warp calls it. `part` is
@@ -111,10 +115,10 @@ DI void finish_tile(const Shape& s, const Layer& l, const Buffers& b, const Colu
         int c = c0 + (lane >> 4), row = lane & 15;
         bool ok = c < columns;
         const Column& column = shared_columns[ok ? c : 0];
-        const Place place = place_of(s, l, column, tile, row);
+        const Place place = place_of(s, l, b, column, c, tile, row);
         float v = ok ? sum_warps(part + c * ROWS + row, columns * ROWS, groups) : 0.f;
         float pair = __shfl_xor_sync(ALL, v, 1), up = __shfl_xor_sync(ALL, v, 8);
-        if (ok) finish_row(s, l, b, column, place, c, tile, row, v, pair, up);
+        if (ok) finish_row(place, row, v, pair, up);
     }
 }
 

@@ -53,7 +53,7 @@ fn fault() {
     let mut engine = CudaEngine::open(&export, &options).unwrap();
     engine.start(0, &request(&prompt, 40, 3)).unwrap();
     // A counter that is past its end never reports the last arrival.
-    engine.device.write(&engine.main, engine.decoder.buffers.mlp_arrivals, &[1u32 << 20]).unwrap();
+    engine.device.write(&engine.main, engine.decoder.buffers.attention_arrivals, &[1u32 << 20]).unwrap();
     let error = engine.step(&mut |_| ()).and_then(|()| engine.step(&mut |_| ())).unwrap_err();
     let message = error.to_string();
     assert!(matches!(error, Error::Device { .. }), "{message}");
