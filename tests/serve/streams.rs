@@ -1,5 +1,6 @@
 //! Streams that share an engine: what one does, fails or leaves does not change the others.
 
+use std::io::Read as _;
 use std::thread;
 use std::time::Duration;
 
@@ -67,9 +68,8 @@ fn narrow(served: &Served) -> std::net::TcpStream {
     })
 }
 
-/// D11: the producer waits for a slow reader, alone; the server holds no more of its stream than it says.
+/// D11: the producer waits for a slow reader, alone; the server holds no more of its stream than it says, and not for ever.
 #[test]
-#[ignore = "the cut does not come yet: docs/serving.md, Not done"]
 fn a_slow_reader_stops_nobody_and_is_cut_off() {
     const BUFFERS: usize = 8 * (64 << 10); // sockets of both sides and the web library's buffer, with the system's overhead
     let served = serve_stub(Options { limits: impatient(1000), ..options(4) }, 2, 1, None);
@@ -87,6 +87,34 @@ fn a_slow_reader_stops_nobody_and_is_cut_off() {
     until("it is cut off", || metric(served.address, "rumik_slow_readers_total") == 1.0);
     slots_are_free(&served);
     assert!(!slow.finish().whole, "a cut stream looks whole");
+    assert_eq!(metric(served.address, "rumik_hang_ups_total"), 0.0);
+}
+
+/// A reader that takes a little now and then does not keep up either; one that pauses for less than the limit does.
+#[test]
+fn a_reader_that_sips_is_cut_off_and_one_that_pauses_is_not() {
+    let served = serve_stub(Options { limits: impatient(1500), ..options(4) }, 2, 1, None);
+    let mut pausing = begin(narrow(&served), &request(30.0, 1));
+    let mut sipping = begin(narrow(&served), &request(300.0, 2));
+    let is_cut = || metric(served.address, "rumik_slow_readers_total") > 0.0;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_cut() && sipping.reader.read(&mut [0; 512]).is_ok_and(|count| count > 0) {
+                thread::sleep(Duration::from_millis(125)); // 4 KiB a second, of 48 kB that are spoken
+            }
+        });
+        assert_eq!(pausing.head().status, 200);
+        pausing.chunk().unwrap();
+        thread::sleep(Duration::from_millis(500));
+        let reply = pausing.finish();
+        assert!(reply.whole && reply.samples() == expected(30.0, 1), "a pause below the limit broke a stream");
+        until("the other is cut off", is_cut);
+    });
+    let mut rest = Vec::new();
+    let _ = sipping.reader.read_to_end(&mut rest); // what the system still held
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "a cut stream looks whole");
+    slots_are_free(&served);
+    assert_eq!(metric(served.address, "rumik_slow_readers_total"), 1.0);
     assert_eq!(metric(served.address, "rumik_hang_ups_total"), 0.0);
 }
 
