@@ -10,13 +10,16 @@ mod stub;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use http::{JSON, ask, begin, connect, get, metric, speak};
 use rumik::engine::cpu::{self, CpuEngine};
+
 use rumik::engine::sampler::philox;
+use rumik::engine::{Engine, Request, Sampling};
 use rumik::format::Export;
 use rumik::pass::Standing;
 use rumik::serve::{Condition, Limits, Options, Server, Source, resident_bytes};
@@ -107,32 +110,61 @@ fn on_stub() {
     );
 }
 
-/// Time of a frame period beyond the engine's own, with all slots speaking.
+/// Processor time of the server's threads for a frame of one stream, the stub's own taken off, with all slots speaking.
 fn overhead(address: SocketAddr, controls: &Controls) {
-    let sums = || (metric(address, "rumik_frame_seconds_sum"), metric(address, "rumik_frame_seconds_count"));
-    let (before, made, cpu) = (sums(), controls.frames(), cpu_seconds());
+    let own = stub_alone();
+    let periods = || metric(address, "rumik_frame_seconds_count");
+    let (before, made, engine, web) = (periods(), controls.frames(), seconds_of("engine"), seconds_of("tokio"));
     let begun = Instant::now();
     all(CLIENTS, 640, |i| checked(address, i, 62));
-    let (after, made, cpu) = (sums(), controls.frames() - made, cpu_seconds() - cpu);
-    let periods = after.1 - before.1;
-    let busy = after.0 - before.0;
+    let wall = begun.elapsed().as_secs_f64();
+    let made = (controls.frames() - made) as f64;
+    let engine = 1e6 * (seconds_of("engine") - engine) / made;
+    let web = 1e6 * (seconds_of("tokio") - web) / made;
     println!(
-        "{CLIENTS} clients: {:.0} frames/s ({:.0} times real time in all), {:.1} streams a period, {:.0} us of engine thread a frame; \
-         {:.0} us of processor a frame, clients and their comparison included",
-        made as f64 / begun.elapsed().as_secs_f64(),
-        made as f64 / begun.elapsed().as_secs_f64() / 12.5,
-        made as f64 / periods,
-        1e6 * busy / made as f64,
-        1e6 * cpu / made as f64,
+        "{CLIENTS} clients, {:.1} streams a period: {:.0} frames/s, {:.0} times real time in all; a frame takes the engine's thread \
+         {:.1} us of processor beside the stub's own {:.1}, the web threads {web:.1}",
+        made / (periods() - before),
+        made / wall,
+        made / wall / 12.5,
+        engine - 1e6 * own,
+        1e6 * own,
     );
 }
 
-/// Processor time of this process.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    let ticks = |i: usize| fields[i].parse::<f64>().unwrap();
-    (ticks(11) + ticks(12)) / 100.0
+/// Processor seconds that the stub itself takes for a frame.
+fn stub_alone() -> f64 {
+    const FRAMES: usize = 200;
+    let mut stub = Stub::new(CLIENTS, Duration::from_micros(100), None, Controls::default());
+    for slot in 0..CLIENTS {
+        let request = Request {
+            prompt: &[1],
+            sampling: Sampling::default(),
+            max_new_tokens: 3072,
+            seed: slot as u64,
+            sequence: 0,
+        };
+        stub.start(slot, &request).unwrap();
+    }
+    let mut samples = 0.0;
+    let before = run_seconds(Path::new("/proc/thread-self"));
+    (0..FRAMES).for_each(|_| stub.step(&mut |step| samples += step.pcm[0]).unwrap());
+    let took = run_seconds(Path::new("/proc/thread-self")) - before;
+    assert!(samples != 0.0);
+    took / (FRAMES * CLIENTS) as f64
+}
+
+/// Processor seconds of this process's threads of a name.
+fn seconds_of(name: &str) -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path());
+    let is_named = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+    threads.filter(is_named).map(|path| run_seconds(&path)).sum()
+}
+
+/// Processor seconds of a thread, as the scheduler counts them.
+fn run_seconds(thread: &Path) -> f64 {
+    let counts = std::fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+    counts.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
 /// 1,000 hang-ups at random places, 16 readers who stop, 1,000 bodies that are none, all among good requests.
@@ -209,7 +241,7 @@ fn on_demo() {
     let body = |seed: usize| json!({ "input": TEXT, "response_format": "pcm", "seed": seed });
     (0..3).for_each(|i| _ = hear(address, &body(i)));
     let mut results = BTreeMap::new();
-    for clients in [1, 2, 4, 6, 8, 12, 16] {
+    for clients in [1, 2, 4, 6, 8, 10] {
         let heard = std::sync::Mutex::new(Vec::new());
         let begun = Instant::now();
         all(clients, 10 * clients, |i| {

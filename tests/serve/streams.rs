@@ -1,6 +1,7 @@
 //! Streams that share an engine: what one does, fails or leaves does not change the others.
 
 use std::io::Read as _;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -135,7 +136,7 @@ fn a_failure_of_the_engine_is_told_and_survived() {
         body
     });
     events.head();
-    served.controls.broken.store(true, std::sync::atomic::Ordering::SeqCst);
+    served.controls.broken.store(true, Ordering::SeqCst);
     assert!(!bytes.finish().whole, "a broken stream looks whole");
     let events = events.finish();
     let text = String::from_utf8(events.body.clone()).unwrap();
@@ -147,7 +148,7 @@ fn a_failure_of_the_engine_is_told_and_survived() {
     assert_eq!(get(served.address, "/health").status, 200);
     let refused = speak(served.address, &request(1.0, 3));
     assert_eq!((refused.status, refused.error()["code"].as_str()), (503, Some("not_ready")));
-    served.controls.broken.store(false, std::sync::atomic::Ordering::SeqCst);
+    served.controls.broken.store(false, Ordering::SeqCst);
     until("it speaks again", || get(served.address, "/ready").status == 200);
     let reply = speak(served.address, &request(1.0, 3));
     assert!(reply.whole && reply.samples() == expected(1.0, 3));
@@ -155,13 +156,49 @@ fn a_failure_of_the_engine_is_told_and_survived() {
     assert_eq!(metric(served.address, "rumik_engine_failures_total"), 1.0);
 }
 
+/// The prompt of a newcomer is read in pieces between the frames of those who speak, no more of them than a frame period holds.
+#[test]
+fn the_prompt_of_a_newcomer_delays_nobody() {
+    const PIECE_MS: usize = 30; // so that two of them and a frame fit into 80 ms, and three do not
+    let served = serve_stub(options(4), 2, 5, None);
+    let controls = &served.controls;
+    let mut speaking = begun(&served, 60.0, 1);
+    speaking.chunk().unwrap();
+    controls.piece_ms.store(PIECE_MS, Ordering::SeqCst);
+    controls.most_pieces.store(0, Ordering::SeqCst);
+    let mut body = request(1.0, 2);
+    body["instructions"] = json!("quick brown foxes ".repeat(16)); // 288 characters
+    let reply = speak(served.address, &body);
+    assert!(reply.whole && reply.samples() == expected(1.0, 2), "the newcomer suffered");
+    let most = controls.most_pieces.load(Ordering::SeqCst);
+    assert!((1..=2).contains(&most), "{most} pieces were read between two frames");
+    assert!(controls.prompt_pieces.load(Ordering::SeqCst) >= 4, "the prompt is too short to show anything");
+    drop(speaking);
+    slots_are_free(&served);
+}
+
+/// A device that is lost while nobody speaks is known before anybody asks.
+#[test]
+fn an_idle_engine_proves_that_it_speaks() {
+    let limits = Limits { proof: Duration::from_millis(100), ..Limits::default() };
+    let served = serve_stub(Options { limits, ..options(4) }, 1, 1, None);
+    until("it speaks to nobody", || served.controls.frames() > 3);
+    served.controls.broken.store(true, Ordering::SeqCst);
+    until("its failure is known", || get(served.address, "/ready").json()["status"] == "failing");
+    served.controls.broken.store(false, Ordering::SeqCst);
+    until("it speaks again", || get(served.address, "/ready").status == 200);
+    let reply = speak(served.address, &request(1.0, 3));
+    assert!(reply.whole && reply.samples() == expected(1.0, 3));
+    assert_eq!(metric(served.address, "rumik_requests_completed_total"), 1.0);
+}
+
 /// Before the first byte a failure is a status.
 #[test]
 fn a_failure_before_the_first_sample_is_a_500() {
     let served = serve_stub(options(4), 1, 2, None);
-    served.controls.broken.store(true, std::sync::atomic::Ordering::SeqCst);
+    served.controls.broken.store(true, Ordering::SeqCst);
     let reply = speak(served.address, &request(1.0, 1));
-    served.controls.broken.store(false, std::sync::atomic::Ordering::SeqCst);
+    served.controls.broken.store(false, Ordering::SeqCst);
     assert_eq!((reply.status, reply.error()["type"].as_str()), (500, Some("server_error")));
 }
 
@@ -171,11 +208,11 @@ fn an_engine_that_hangs_is_not_ready() {
     let limits = Limits { stall: Duration::from_millis(1500), ..Limits::default() };
     let served = serve_stub(Options { limits, ..options(4) }, 1, 1, None);
     let stream = begun(&served, 600.0, 1);
-    served.controls.stuck.store(true, std::sync::atomic::Ordering::SeqCst);
+    served.controls.stuck.store(true, Ordering::SeqCst);
     until("it stalls", || get(served.address, "/ready").json()["status"] == "stalled");
     assert_eq!(get(served.address, "/health").status, 200);
     drop(stream);
-    served.controls.stuck.store(false, std::sync::atomic::Ordering::SeqCst);
+    served.controls.stuck.store(false, Ordering::SeqCst);
     until("it goes on", || get(served.address, "/ready").status == 200);
     slots_are_free(&served);
 }
