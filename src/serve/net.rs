@@ -124,7 +124,6 @@ impl Patient {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
         ready!(timer.as_mut().poll(context));
         self.cut.set();
-        super::log("a connection was cut off: its peer took nothing");
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
     }
 }

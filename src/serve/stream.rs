@@ -153,8 +153,13 @@ impl Drop for Listener {
         self.events.close();
         match (self.ended, self.cut.is_set()) {
             (true, _) => {}
-            (false, true) => _ = self.shared.metrics.slow_readers.inc(),
-            (false, false) => _ = self.shared.metrics.hang_ups.inc(),
+            (false, true) => {
+                super::log("a listener was cut off: it took nothing");
+                self.shared.metrics.slow_readers.inc();
+            }
+            (false, false) => {
+                self.shared.metrics.hang_ups.inc();
+            }
         }
         self.shared.listeners.dec();
         self.shared.wake();
