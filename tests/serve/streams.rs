@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use rumik::serve::{Condition, Limits, Options, STREAM_FRAMES};
+use rumik::serve::{Condition, Limits, Options, STREAM_FRAMES, Server};
 use serde_json::{Value, json};
 
 use crate::http::{Incoming, begin, connect, get, metric, speak};
+use crate::stub::{Controls, Stub};
 use crate::{Served, impatient, long_text, options, serve_stub, stub, until};
 
 /// Speech of `seconds`, over as many pieces of text as that needs.
@@ -214,6 +215,32 @@ fn an_engine_that_hangs_is_not_ready() {
     drop(stream);
     served.controls.stuck.store(false, Ordering::SeqCst);
     until("it goes on", || get(served.address, "/ready").status == 200);
+    slots_are_free(&served);
+}
+
+/// It listens while the model is loaded, lives, and says when to come back.
+#[test]
+fn a_server_that_loads_is_alive_and_not_ready() {
+    let (loaded, wait) = std::sync::mpsc::channel();
+    let controls = Controls::default();
+    let stub = Stub::new(1, Duration::from_millis(1), None, controls.clone());
+    let server = Server::start(options(4), move || {
+        wait.recv().unwrap();
+        Ok(stub.source())
+    })
+    .unwrap();
+    let address = server.address();
+    let served = Served { server, address, controls };
+    assert_eq!(get(address, "/health").status, 200);
+    let ready = get(address, "/ready");
+    assert_eq!((ready.status, &ready.json()["status"]), (503, &json!("loading")));
+    for refused in [speak(address, &request(1.0, 1)), get(address, "/v1/models"), get(address, "/v1/voices")] {
+        assert_eq!((refused.status, refused.error()["code"].as_str()), (503, Some("loading")));
+        assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    }
+    loaded.send(()).unwrap();
+    until("it is ready", || get(address, "/ready").status == 200);
+    assert!(speak(address, &request(1.0, 1)).samples() == expected(1.0, 1));
     slots_are_free(&served);
 }
 
