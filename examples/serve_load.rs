@@ -8,7 +8,6 @@ mod http;
 #[path = "../tests/common/stub.rs"]
 mod stub;
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -35,9 +34,12 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("stub") => on_stub(0),
         Some("soak") => on_stub(12),
-        Some("demo") => on_demo(),
+        Some("demo") => {
+            let asked: Vec<usize> = std::env::args().skip(2).filter_map(|count| count.parse().ok()).collect();
+            on_demo(if asked.is_empty() { &[1, 2, 4, 6, 8] } else { &asked });
+        }
         Some("server") => be_the_server(),
-        _ => eprintln!("usage: serve_load stub|soak|demo"),
+        _ => eprintln!("usage: serve_load stub|soak|demo [CLIENTS...]"),
     }
 }
 
@@ -303,33 +305,45 @@ fn hear(address: SocketAddr, body: &Value) -> Heard {
     Heard { first_ms: 1e3 * first, lead_ms: 1e3 * lead, seconds: stream.reply.body.len() as f64 / 48_000.0 }
 }
 
-fn on_demo() {
+/// Processor seconds of the whole machine and of this process.
+fn processor_seconds() -> (f64, f64) {
+    let ticks = |fields: &str, at: &[usize]| -> f64 {
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        at.iter().map(|&i| fields[i].parse::<f64>().unwrap()).sum::<f64>() / 100.0
+    };
+    let all = std::fs::read_to_string("/proc/stat").unwrap();
+    let own = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let own = own.rsplit(") ").next().unwrap();
+    // user, nice, system, interrupts; user and system
+    (ticks(all.lines().next().unwrap(), &[1, 2, 3, 6, 7]), ticks(own, &[11, 12]))
+}
+
+fn on_demo(clients: &[usize]) {
+    const REQUESTS: usize = 24;
     let server = demo(16);
     let address = server.address();
     let body = |seed: usize| json!({ "input": TEXT, "response_format": "pcm", "seed": seed });
     (0..3).for_each(|i| _ = hear(address, &body(i)));
-    let mut results = BTreeMap::new();
-    for clients in [1, 2, 4, 6, 8, 10] {
+    println!(
+        "clients | first audio p50, p95 (ms) | streams without a gap | worst lead (ms) | times real time, all together | cores that others had"
+    );
+    for &clients in clients {
         let heard = std::sync::Mutex::new(Vec::new());
-        let begun = Instant::now();
-        all(clients, 10 * clients, |i| {
+        let (begun, before) = (Instant::now(), processor_seconds());
+        all(clients, REQUESTS.max(4 * clients), |i| {
             let one = hear(address, &body(100 + i));
             heard.lock().unwrap().push(one);
         });
-        let wall = begun.elapsed().as_secs_f64();
-        results.insert(clients, (heard.into_inner().unwrap(), wall));
-    }
-    println!(
-        "clients | first audio p50, p95 (ms) | streams without a gap | worst lead (ms) | times real time, all together"
-    );
-    for (clients, (mut heard, wall)) in results {
+        let (wall, after) = (begun.elapsed().as_secs_f64(), processor_seconds());
+        let others = ((after.0 - before.0) - (after.1 - before.1)) / wall;
+        let mut heard = heard.into_inner().unwrap();
         heard.sort_by(|a, b| a.first_ms.total_cmp(&b.first_ms));
         let at = |share: f64| heard[((heard.len() - 1) as f64 * share).round() as usize].first_ms;
         let smooth = heard.iter().filter(|one| one.lead_ms >= 0.0).count();
         let worst = heard.iter().map(|one| one.lead_ms).fold(f64::INFINITY, f64::min);
         let seconds: f64 = heard.iter().map(|one| one.seconds).sum();
         println!(
-            "{clients:7} | {:.0}, {:.0} | {smooth} of {} | {worst:.0} | {:.1}",
+            "{clients:7} | {:.0}, {:.0} | {smooth} of {} | {worst:.0} | {:.1} | {others:.2}",
             at(0.5),
             at(0.95),
             heard.len(),
