@@ -7,13 +7,17 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::config::{DEFAULT_MAX_NEW_TOKENS, LARGEST_MAX_NEW_TOKENS, MIN_NEW_TOKENS};
+use crate::config::{LARGEST_MAX_NEW_TOKENS, MIN_NEW_TOKENS};
 use crate::engine::{End, Engine, Info, Request, Sampling, sampler};
 use crate::error::{Error, Result};
 use crate::speech::{self, Prompt, Speech, Style};
 
 /// The slot a single speaker uses.
 const SLOT: usize = 0;
+/// How much longer than estimated a chunk may last before its speech is taken for one that does not find its end.
+pub const LONGEST_SHARE: f64 = 2.0;
+/// Seconds that any chunk may last beyond that: a laugh, a sigh, a pause.
+pub const GRACE_SECONDS: f64 = 5.0;
 
 /// What to say and how.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +32,8 @@ pub struct Script<'a> {
     pub sampling: Sampling,
     /// Seed of the noise: the same script, model and seed give the same speech.
     pub seed: u64,
-    /// Longest speech in seconds; the model's default cap of 20.5 s a chunk if absent.
+    /// Longest speech in seconds. In any case a chunk ends at [`LARGEST_MAX_NEW_TOKENS`]; if this is absent, also at
+    /// [`LONGEST_SHARE`] times its estimated seconds and [`GRACE_SECONDS`] more.
     pub max_seconds: Option<f64>,
 }
 
@@ -110,7 +115,7 @@ pub fn speak(
         let spoken = utterance(engine, &request, &mut clock, listener);
         engine.reset(SLOT);
         let (tokens, codes, end) = spoken?;
-        let Some(Piece { text, prompt }) = plan.advance(tokens.len()) else { break };
+        let Some(Piece { text, prompt, .. }) = plan.advance(tokens.len()) else { break };
         utterances.push(Utterance { text, prompt, tokens, codes, end });
     }
     Ok(Spoken { utterances, dropped: plan.dropped, timings: clock.stop() })
@@ -123,6 +128,8 @@ pub struct Piece {
     pub text: String,
     /// Its prompt ids.
     pub prompt: Vec<u32>,
+    /// Tokens after which it is ended.
+    pub max_new_tokens: usize,
 }
 
 /// A script ready to be spoken, one request to the engine after another; whoever owns the engine says when.
@@ -156,7 +163,8 @@ impl Plan {
                     dropped.push(string);
                 }
             }
-            pieces.push_back(Piece { text: chunk.text, prompt: ids });
+            let max_new_tokens = budget.for_piece(ids.len(), chunk.seconds)?;
+            pieces.push_back(Piece { text: chunk.text, prompt: ids, max_new_tokens });
         }
         Ok(Plan { pieces, dropped, sampling: script.sampling, seed: script.seed, sequence: 0, budget })
     }
@@ -172,7 +180,7 @@ impl Plan {
         Some(Request {
             prompt: &piece.prompt,
             sampling: self.sampling,
-            max_new_tokens: self.budget.for_prompt(piece.prompt.len()),
+            max_new_tokens: piece.max_new_tokens.min(self.budget.left),
             seed: self.seed,
             sequence: self.sequence,
         })
@@ -211,30 +219,44 @@ fn utterance(
     Ok((tokens, codes, end.unwrap_or(End::Length)))
 }
 
-/// Tokens that may still be made: by request for the whole script, by default for each chunk.
+/// Tokens that may still be made: for the whole script if it says so, and for each chunk.
 #[derive(Clone, Debug)]
 struct Budget {
     left: usize,
-    per_chunk: usize,
+    /// Whether the script says how long it may last; else the length of each chunk's text does.
+    by_request: bool,
     positions: usize,
+    tokens_per_second: f64,
 }
 
 impl Budget {
     fn new(info: &Info, max_seconds: Option<f64>) -> Result<Budget> {
-        let positions = info.positions;
-        let Some(seconds) = max_seconds else {
-            return Ok(Budget { left: usize::MAX, per_chunk: DEFAULT_MAX_NEW_TOKENS, positions });
+        let tokens_per_second = info.config.tokens_per_second();
+        let left = match max_seconds {
+            None => usize::MAX,
+            Some(seconds) if seconds * tokens_per_second > MIN_NEW_TOKENS as f64 => {
+                (seconds * tokens_per_second).floor() as usize
+            }
+            Some(seconds) => {
+                return Err(Error::input("max_seconds", format!("{seconds}: expected more than one frame of 0.08 s")));
+            }
         };
-        let tokens = (seconds * info.config.tokens_per_second()).floor();
-        if tokens.is_nan() || tokens <= MIN_NEW_TOKENS as f64 {
-            return Err(Error::input("max_seconds", format!("{seconds}: expected more than one frame of 0.08 s")));
-        }
-        Ok(Budget { left: tokens as usize, per_chunk: LARGEST_MAX_NEW_TOKENS, positions })
+        Ok(Budget { left, by_request: max_seconds.is_some(), positions: info.positions, tokens_per_second })
     }
 
-    /// Cap for a chunk: what is left, the model's limit, and the room beside its prompt.
-    fn for_prompt(&self, prompt_tokens: usize) -> usize {
-        self.left.min(self.per_chunk).min(self.positions.saturating_sub(prompt_tokens))
+    /// Cap for a chunk of so many estimated seconds: the model's limit, the room beside its prompt, and what its text can need.
+    fn for_piece(&self, prompt_tokens: usize, seconds: f64) -> Result<usize> {
+        let room = self.positions.saturating_sub(prompt_tokens);
+        if room <= MIN_NEW_TOKENS {
+            let message = format!(
+                "a sentence of {prompt_tokens} tokens leaves no room for speech in {} positions",
+                self.positions
+            );
+            return Err(Error::input("input", message));
+        }
+        let needed = ((LONGEST_SHARE * seconds + GRACE_SECONDS) * self.tokens_per_second) as usize;
+        let cap = LARGEST_MAX_NEW_TOKENS.min(room);
+        Ok(if self.by_request { cap } else { cap.min(needed) })
     }
 
     fn spend(&mut self, tokens: usize) {
@@ -275,5 +297,58 @@ impl Clock {
     fn stop(mut self) -> Timings {
         self.timings.total = self.started.elapsed();
         self.timings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ModelConfig;
+    use crate::engine::Backend;
+
+    fn info(positions: usize) -> Info {
+        Info {
+            backend: "none".to_owned(),
+            kind: Backend::Cpu,
+            config: ModelConfig::parse("config.json", include_bytes!("../fixtures/demo/config.json")).unwrap(),
+            slots: 1,
+            positions,
+            samples_per_frame: 1920,
+            sample_rate_hz: 24_000,
+            audio_ids: Vec::new(),
+        }
+    }
+
+    /// Estimated seconds and cap in seconds of each piece.
+    fn caps(text: &str, chunk_seconds: f64, max_seconds: Option<f64>, positions: usize) -> Result<Vec<(f64, f64)>> {
+        let info = info(positions);
+        let speech = Speech::load(&info.config, include_bytes!("../fixtures/demo/tokenizer.json"))?;
+        let preparation = speech::Options { chunk_seconds, ..speech::Options::default() };
+        let script = Script { text, preparation: preparation.clone(), max_seconds, ..Script::default() };
+        let plan = Plan::new(&info, &speech, &script)?;
+        let chunks = speech::prepare(text, &preparation).chunks;
+        Ok(chunks.iter().zip(plan.pieces()).map(|(c, p)| (c.seconds, p.max_new_tokens as f64 / 100.0)).collect())
+    }
+
+    #[test]
+    fn a_chunk_has_more_time_than_its_text_takes_and_never_much_more() {
+        let text = "The sister of my good friend opened the window of the big house and saw the rain. ".repeat(30);
+        for chunk_seconds in [3.0, 6.0, 25.0, 30.0] {
+            let caps = caps(&text, chunk_seconds, None, 3328).unwrap();
+            assert!(caps.iter().any(|(seconds, _)| *seconds > 0.7 * chunk_seconds), "{caps:?}");
+            for (seconds, cap) in caps {
+                assert!((30.7f64).min(1.5 * seconds) <= cap && cap <= 30.72, "{seconds} s, cap {cap} s");
+            }
+        }
+        let [(_, hello)] = caps("Hello", 25.0, None, 3328).unwrap()[..] else { panic!("one piece") };
+        assert!((5.0..7.0).contains(&hello), "{hello} s for one word");
+        let [(_, hello)] = caps("Hello", 25.0, Some(20.0), 3328).unwrap()[..] else { panic!("one piece") };
+        assert_eq!(hello, 30.72, "the request says how long it may last");
+    }
+
+    #[test]
+    fn a_prompt_that_leaves_no_room_for_speech_is_refused() {
+        let error = caps("The sister of my good friend opened the window.", 25.0, None, 16).unwrap_err().to_string();
+        assert!(error.starts_with("input: a sentence of ") && error.contains("16 positions"), "{error}");
     }
 }

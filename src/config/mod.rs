@@ -15,9 +15,9 @@ use crate::error::Result;
 
 /// Steps before the end of speech may be chosen (model card, "Generation").
 pub const MIN_NEW_TOKENS: usize = 8;
-/// Default cap on new tokens: 20.5 s of speech.
+/// Cap on new tokens of the model's own defaults, which the release gate keeps to: 20.5 s of speech.
 pub const DEFAULT_MAX_NEW_TOKENS: usize = 2048;
-/// Largest cap accepted: 30.7 s, the length of the longest training utterances.
+/// Cap on new tokens of any chunk: 30.7 s, the length of the longest training utterances.
 pub const LARGEST_MAX_NEW_TOKENS: usize = 3072;
 /// P(stop) above which the end of speech is forced.
 pub const STOP_THRESHOLD: f32 = 0.5;

@@ -71,6 +71,8 @@ pub struct Limits {
     pub drain_timeout: Duration,
     /// Age of the engine thread's heartbeat at which it counts as stalled.
     pub stall: Duration,
+    /// Time without a request after which the engine proves anew that it speaks.
+    pub proof: Duration,
 }
 
 impl Default for Limits {
@@ -85,6 +87,7 @@ impl Default for Limits {
             time_limit: Duration::from_secs(30 * 60),
             drain_timeout: Duration::from_secs(30),
             stall: Duration::from_secs(15),
+            proof: Duration::from_secs(30),
         }
     }
 }
@@ -314,7 +317,7 @@ fn work(app: &App, load: impl FnOnce() -> Result<Source>) -> Result<()> {
     }
     let probe = source.speech.prompt(&Style::default(), PROBE)?.ids;
     let places = info.slots + app.options.queue;
-    let worker = Worker::new(source.engine, app.shared.clone(), probe)?;
+    let worker = Worker::new(source.engine, app.shared.clone(), probe, app.options.limits.proof)?;
     let mut models = vec![source.name];
     models.extend(app.options.model_names.iter().cloned());
     let _ = app.catalog.set(Catalog {

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower::ServiceExt;
 
 use super::Limits;
+use super::stream::Cut;
 use crate::error::{Error, Result};
 
 /// Bytes of a response that the web library holds for a slow peer.
@@ -31,9 +32,14 @@ const BACKLOG: u32 = 1024;
 /// Rest after a failure to accept, which is a lack of file descriptors as a rule.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// The address of the other side, for handlers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub SocketAddr);
+/// The other side of a connection, for handlers.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether the connection gave it up.
+    pub cut: Cut,
+}
 
 /// Opens the socket that is listened on.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
@@ -52,7 +58,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, limits: Limits,
     let room = Arc::new(Semaphore::new(limits.connections));
     loop {
         let Ok(place) = room.clone().acquire_owned().await else { return };
-        let (stream, peer) = match listener.accept().await {
+        let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 super::log(&format!("cannot accept a connection: {error}"));
@@ -62,7 +68,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, limits: Limits,
         };
         let (router, draining) = (router.clone(), draining.clone());
         tokio::spawn(async move {
-            connection(stream, peer, router, limits, draining).await;
+            connection(stream, address, router, limits, draining).await;
             drop(place);
         });
     }
@@ -70,15 +76,17 @@ pub(super) async fn serve(listener: TcpListener, router: Router, limits: Limits,
 
 async fn connection(
     stream: TcpStream,
-    peer: SocketAddr,
+    address: SocketAddr,
     router: Router,
     limits: Limits,
     mut draining: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true); // a frame is small and shall not wait for the next
-    let io = TokioIo::new(Patient { stream, limit: limits.write_timeout, timer: None });
+    let peer = Peer { address, cut: Cut::default() };
+    let cut = peer.cut.clone();
+    let io = TokioIo::new(Patient { stream, limit: limits.write_timeout, timer: None, cut });
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(peer.clone());
         let router = router.clone();
         async move { router.oneshot(request.map(Body::new)).await }
     });
@@ -101,6 +109,8 @@ struct Patient {
     stream: TcpStream,
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
+    /// Set when the limit is over.
+    cut: Cut,
 }
 
 impl Patient {
@@ -113,6 +123,7 @@ impl Patient {
         let limit = self.limit;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
         ready!(timer.as_mut().poll(context));
+        self.cut.set();
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes nothing")))
     }
 }

@@ -1,6 +1,7 @@
 //! One request's way from the engine's thread to its listener: a bounded channel of frames.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -80,6 +81,22 @@ impl Voice {
     }
 }
 
+/// Whether a connection was cut off because its peer took nothing for too long: the connection says so, and whatever streams
+/// over it can tell a slow reader from one who hung up.
+#[derive(Clone, Debug, Default)]
+pub struct Cut(Arc<AtomicBool>);
+
+impl Cut {
+    /// Says that the peer is given up.
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// The listener's end. Dropped before the end of the speech, it is a hang-up.
 #[derive(Debug)]
 pub struct Listener {
@@ -87,22 +104,21 @@ pub struct Listener {
     shared: Arc<Shared>,
     /// Time that a frame may wait for the listener.
     patience: Duration,
-    /// When the listener last came for something.
-    came: Instant,
+    /// Whether the connection gave its peer up.
+    cut: Cut,
     ended: bool,
 }
 
-/// Both ends of a stream.
-pub(super) fn stream(shared: &Arc<Shared>, patience: Duration) -> (Voice, Listener) {
+/// Both ends of a stream over a connection.
+pub(super) fn stream(shared: &Arc<Shared>, patience: Duration, cut: Cut) -> (Voice, Listener) {
     let (sender, events) = mpsc::channel(STREAM_FRAMES + 1);
     shared.listeners.inc();
-    (Voice(sender), Listener { events, shared: shared.clone(), patience, came: Instant::now(), ended: false })
+    (Voice(sender), Listener { events, shared: shared.clone(), patience, cut, ended: false })
 }
 
 impl Listener {
     /// The next event; after an end, or when the engine's thread is gone, nothing.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.came = Instant::now();
         let event = self.events.poll_recv(context);
         if let Poll::Ready(event) = &event {
             self.ended = !matches!(event, Some(Event::Sound(_)));
@@ -135,11 +151,15 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.events.close();
-        let stuck = !self.events.is_empty() && self.came.elapsed() >= self.patience;
-        match self.ended {
-            true => {}
-            false if stuck => _ = self.shared.metrics.slow_readers.inc(),
-            false => _ = self.shared.metrics.hang_ups.inc(),
+        match (self.ended, self.cut.is_set()) {
+            (true, _) => {}
+            (false, true) => {
+                super::log("a listener was cut off: it took nothing");
+                self.shared.metrics.slow_readers.inc();
+            }
+            (false, false) => {
+                self.shared.metrics.hang_ups.inc();
+            }
         }
         self.shared.listeners.dec();
         self.shared.wake();

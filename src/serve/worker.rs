@@ -97,11 +97,19 @@ pub(super) struct Worker {
     /// Time of the last frame of all slots, and of the last piece of a prompt.
     frame_took: Duration,
     piece_took: Duration,
+    /// When the engine last made a frame, and how long that is taken for a proof that it can.
+    spoke: Instant,
+    proof: Duration,
 }
 
 impl Worker {
     /// Takes over an engine and lets it speak once.
-    pub(super) fn new(engine: Box<dyn Engine>, shared: Arc<Shared>, probe: Vec<u32>) -> Result<Worker> {
+    pub(super) fn new(
+        engine: Box<dyn Engine>,
+        shared: Arc<Shared>,
+        probe: Vec<u32>,
+        proof: Duration,
+    ) -> Result<Worker> {
         let info = engine.info();
         let period = Duration::from_secs_f64(1.0 / info.config.frame_rate_hz);
         let slots = (0..info.slots).map(|_| None).collect();
@@ -116,6 +124,8 @@ impl Worker {
             period,
             frame_took: Duration::ZERO,
             piece_took: Duration::ZERO,
+            spoke: Instant::now(),
+            proof,
         };
         worker.try_to_speak()?;
         Ok(worker)
@@ -186,18 +196,26 @@ impl Worker {
         let speaking = self.let_go_and_hold();
         let read = self.read_prompts(begun, speaking > 0)?;
         if speaking == 0 {
-            if !read {
-                thread::park_timeout(REST); // whoever brings or frees something wakes this thread
-            }
-            return Ok(());
+            return if read { Ok(()) } else { self.rest() };
         }
         let frame = Instant::now();
         let slots = &mut self.slots;
         self.engine.step(&mut |step| slots[step.slot].iter_mut().for_each(|speaker| speaker.hear(&step)))?;
         self.frame_took = frame.elapsed();
+        self.spoke = Instant::now();
         self.shared.metrics.frame(begun.elapsed(), self.period);
         self.after_frame();
         Ok(())
+    }
+
+    /// Waits until whoever brings or frees something wakes this thread. When it was idle for long, the engine speaks to nobody:
+    /// a device that was lost meanwhile is known before the next request meets it.
+    fn rest(&mut self) -> Result<()> {
+        if self.spoke.elapsed() < self.proof || self.slots.iter().any(Option::is_some) {
+            thread::park_timeout(REST.min(self.proof));
+            return Ok(());
+        }
+        self.try_to_speak()
     }
 
     /// Holds the slots whose stream is full and lets the others go on; the number of those that will make a frame.
@@ -285,6 +303,7 @@ impl Worker {
             Request { prompt: &self.probe, sampling: Sampling::default(), max_new_tokens: 16, seed: 0, sequence: 0 };
         let spoken = self.engine.start(0, &request).and_then(|()| self.engine.step(&mut |_| {}));
         (0..self.slots.len()).for_each(|slot| self.engine.reset(slot));
+        self.spoke = Instant::now();
         spoken
     }
 

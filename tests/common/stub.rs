@@ -39,6 +39,13 @@ pub struct Controls {
     pub broken: Arc<AtomicBool>,
     /// The next step does not come back while this is set.
     pub stuck: Arc<AtomicBool>,
+    /// Milliseconds that a piece of a prompt takes.
+    pub piece_ms: Arc<AtomicUsize>,
+    /// Pieces read since the last frame, and the most there were between two frames of somebody.
+    pub pieces: Arc<AtomicUsize>,
+    pub most_pieces: Arc<AtomicUsize>,
+    /// Pieces of the longest prompt.
+    pub prompt_pieces: Arc<AtomicUsize>,
 }
 
 impl Controls {
@@ -111,6 +118,7 @@ impl Engine for Stub {
 
     fn admit(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
         assert!(self.slots[slot].is_none(), "slot {slot} is not free");
+        self.controls.prompt_pieces.fetch_max(request.prompt.len().div_ceil(PIECE), Ordering::SeqCst);
         let cap = request.max_new_tokens / self.info.config.num_quantizers;
         self.controls.admitted.lock().unwrap().push(request.seed);
         self.slots[slot] = Some(Utterance {
@@ -127,6 +135,8 @@ impl Engine for Stub {
 
     fn prefill(&mut self, slot: usize) -> Result<bool> {
         let Some(utterance) = &mut self.slots[slot] else { return Ok(true) };
+        std::thread::sleep(Duration::from_millis(self.controls.piece_ms.load(Ordering::SeqCst) as u64));
+        self.controls.pieces.fetch_add(1, Ordering::SeqCst);
         utterance.read = (utterance.read + PIECE).min(utterance.prompt);
         Ok(utterance.read == utterance.prompt)
     }
@@ -142,6 +152,8 @@ impl Engine for Stub {
         if self.controls.broken.load(Ordering::SeqCst) {
             return Err(Error::Device { device: "stub".into(), action: "step", reason: "it was told to fail".into() });
         }
+        let pieces = self.controls.pieces.swap(0, Ordering::SeqCst);
+        self.controls.most_pieces.fetch_max(pieces, Ordering::SeqCst);
         std::thread::sleep(self.frame_time);
         let mut made = 0;
         for (slot, utterance) in self.slots.iter_mut().enumerate() {

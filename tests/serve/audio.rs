@@ -99,41 +99,55 @@ fn events_carry_the_same_bytes_and_end_with_the_account() {
     assert!(ours["first_audio_ms"].as_f64().unwrap() > 0.0 && ours["real_time_factor"].as_f64().unwrap() > 0.0);
 }
 
-/// D13, the formats that lose something: as long as the speech to the frame, and clean to another decoder.
+/// D13, the formats that lose something: as long as the speech to the frame, and clean to another decoder, which reads an
+/// answer of known size as a file and a stream as a stream.
 #[test]
-#[ignore = "needs ffmpeg"]
 fn a_strict_decoder_reads_every_format() {
     const FRAME: usize = 1920;
+    if Command::new("ffmpeg").arg("-version").output().is_err() {
+        eprintln!("SKIPPED: ffmpeg is not installed (apt-get install ffmpeg); no other decoder has read the formats");
+        return;
+    }
     let served = serve_demo(1);
     let expected = spoken(&served, &request("pcm")).samples().len();
     for format in ["mp3", "opus", "flac", "wav"] {
         for stream in [true, false] {
             let reply = spoken(&served, &with(request(format), "stream", json!(stream)));
-            let decoded = ffmpeg(&reply.body, format);
+            let decoded = ffmpeg(&reply.body, format, stream);
             let off = decoded.abs_diff(expected);
             assert!(off <= FRAME, "{format}, stream {stream}: {decoded} samples of {expected}");
-            assert!(stream || format == "opus" || off == 0, "{format}: a file that is {off} samples off");
+            assert!(off == 0 || (stream && format == "mp3"), "{format}, stream {stream}: {off} samples off");
         }
     }
 }
 
+/// What ffmpeg says at the end of every WAV whose header leaves the length open, its own streams included; it decodes all of it.
+const OPEN_WAV: [&str; 2] = ["Packet corrupt", "corrupt input packet"];
+
 /// Samples that ffmpeg decodes; it says nothing meanwhile.
-fn ffmpeg(bytes: &[u8], format: &str) -> usize {
-    let input = if format == "opus" { "ogg" } else { format };
+fn ffmpeg(bytes: &[u8], format: &str, stream: bool) -> usize {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    let input = if stream { "pipe:0".as_ref() } else { file.path().as_os_str() };
+    let demuxer = if format == "opus" { "ogg" } else { format };
     let mut child = Command::new("ffmpeg")
-        .args(["-hide_banner", "-v", "warning", "-f", input, "-i", "pipe:0", "-f", "s16le", "-ar", "24000", "pipe:1"])
+        .args(["-hide_banner", "-v", "warning", "-guess_layout_max", "0", "-f", demuxer, "-i"])
+        .arg(input)
+        .args(["-f", "s16le", "-ar", "24000", "pipe:1"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("ffmpeg is installed");
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let bytes = bytes.to_vec();
-    let writer = std::thread::spawn(move || stdin.write_all(&bytes));
+    let writer = std::thread::spawn(move || if stream { stdin.write_all(&bytes) } else { Ok(()) });
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{format}: {said}");
+    let open_wav = |line: &&str| stream && format == "wav" && OPEN_WAV.iter().any(|known| line.contains(known));
+    let mut complaints = said.lines().filter(|line| !open_wav(line));
+    assert!(output.status.success() && complaints.next().is_none(), "{format}, stream {stream}: {said}");
     output.stdout.len() / 2
 }
 

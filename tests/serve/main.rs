@@ -6,6 +6,7 @@ mod http;
 mod stub;
 
 mod audio;
+mod deploy;
 mod keys;
 mod overload;
 mod refusals;

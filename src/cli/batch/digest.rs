@@ -37,6 +37,7 @@ pub(super) fn of_script(model: &[u8], plan: &Plan, script: &Script) -> String {
     hasher.part(&script.max_seconds.map_or(Vec::new(), |seconds| seconds.to_bits().to_le_bytes().to_vec()));
     for piece in plan.pieces() {
         hasher.part(&piece.prompt.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
+        hasher.part(&(piece.max_new_tokens as u64).to_le_bytes());
     }
     let digest = hasher.0.finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()[..DIGITS].to_owned()

@@ -56,7 +56,7 @@ fn cors(origins: Vec<HeaderValue>) -> CorsLayer {
 
 /// Lets in whom the keys let in, and notes whose the request is.
 async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
-    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.address.ip());
     let owner = match &app.options.keys {
         Some(keys) => keys.owner(request.headers()).ok_or_else(ApiError::unauthorized)?,
         None => peer.map_or_else(Owner::default, Owner::of_address),

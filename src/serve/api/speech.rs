@@ -17,8 +17,9 @@ use crate::pipeline::{Plan, Script};
 use crate::serve::body::{Account, Shape, SpeechBody};
 use crate::serve::encode::Format;
 use crate::serve::keys::Owner;
+use crate::serve::net::Peer;
 use crate::serve::state::Condition;
-use crate::serve::stream::{Event, Failure, Listener, Totals, stream};
+use crate::serve::stream::{Cut, Event, Failure, Listener, Totals, stream};
 use crate::serve::worker::Job;
 use crate::serve::{App, Catalog};
 use crate::speech::{Options, Style};
@@ -45,6 +46,7 @@ struct Wanted {
 pub async fn speak(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let begun = Instant::now();
     let owner = request.extensions().get::<Owner>().copied().unwrap_or_default();
+    let cut = request.extensions().get::<Peer>().map(|peer| peer.cut.clone()).unwrap_or_default();
     let (parts, body) = request.into_parts();
     let fields = Fields::read(&parts.headers, body, &app.options.limits).await?;
     let catalog = app.catalog()?;
@@ -53,7 +55,7 @@ pub async fn speak(State(app): State<Arc<App>>, request: Request) -> Result<Resp
     let (format, shape, seed) = (wanted.format, wanted.shape, wanted.seed);
     let (mut listener, dropped) = {
         let app = app.clone();
-        let prepared = tokio::task::spawn_blocking(move || start(&app, &wanted, owner, place)).await;
+        let prepared = tokio::task::spawn_blocking(move || start(&app, &wanted, owner, cut, place)).await;
         prepared.map_err(|_| ApiError::from(Failure::Engine))??
     };
     let waited = timeout(app.options.limits.queue_timeout, listener.next()).await;
@@ -173,6 +175,7 @@ fn start(
     app: &Arc<App>,
     wanted: &Wanted,
     owner: Owner,
+    cut: Cut,
     place: OwnedSemaphorePermit,
 ) -> Result<(Listener, Vec<String>), ApiError> {
     let catalog = app.catalog()?;
@@ -188,7 +191,7 @@ fn start(
     let dropped = plan.dropped.clone();
     let prompt_tokens = plan.pieces().map(|piece| piece.prompt.len()).sum();
     let limits = &app.options.limits;
-    let (voice, listener) = stream(&app.shared, limits.write_timeout);
+    let (voice, listener) = stream(&app.shared, limits.write_timeout, cut);
     app.shared.submit(Job {
         plan,
         client: owner.0,

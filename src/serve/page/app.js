@@ -253,9 +253,14 @@ async function start() {
   }
 }
 
-/** Shows a notice above everything, or takes it away. */
+/** Shows a notice above everything, or takes it away. What stands between backquotes is to be typed. */
 function tell(id, words) {
-  $(id).textContent = words || "";
+  const pieces = (words || "").split("`").map((piece, i) => {
+    const code = document.createElement("code");
+    code.textContent = piece;
+    return i % 2 ? code : piece;
+  });
+  $(id).replaceChildren(...pieces);
   $(id).hidden = !words;
 }
 
