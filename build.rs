@@ -1,23 +1,65 @@
-//! Compiles the CUDA kernels with nvcc when the feature `cuda` is on; does nothing otherwise.
+//! Takes the digest of the engine's sources, and compiles the CUDA kernels with nvcc when the feature `cuda` is on.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
+/// Everything that decides what an engine computes: a pass of the gate holds for these sources and no others.
+const ENGINE: &str = "src/engine";
 /// Folder of the kernels, one fatbin for each `.cu` file.
 const KERNELS: &str = "src/engine/cuda/kernels";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={ENGINE}");
+    match digest(Path::new(ENGINE)) {
+        Ok(digest) => println!("cargo:rustc-env=RUMIK_ENGINE_SOURCES={digest}"),
+        Err(message) => fail(&message),
+    }
     if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
         println!("cargo:rerun-if-changed={KERNELS}");
         for variable in ["CUDA_HOME", "CUDA_PATH", "RUMIK_CUDA_ARCHS"] {
             println!("cargo:rerun-if-env-changed={variable}");
         }
         if let Err(message) = compile_kernels() {
-            println!("cargo:warning={message}");
-            std::process::exit(1);
+            fail(&message);
         }
     }
+}
+
+fn fail(message: &str) -> ! {
+    println!("cargo:warning={message}");
+    std::process::exit(1)
+}
+
+/// SHA-256 over name and content of every file below a folder, in the order of the names.
+fn digest(folder: &Path) -> Result<String, String> {
+    let mut files = Vec::new();
+    collect(folder, &mut files)?;
+    files.sort();
+    let mut digest = Sha256::new();
+    for path in files {
+        let content = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let name = path.to_string_lossy().replace('\\', "/");
+        digest.update((name.len() as u64).to_le_bytes());
+        digest.update(name);
+        digest.update((content.len() as u64).to_le_bytes());
+        digest.update(content);
+    }
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let complaint = |e| format!("{}: {e}", folder.display());
+    for entry in std::fs::read_dir(folder).map_err(complaint)? {
+        let path = entry.map_err(complaint)?.path();
+        match path.is_dir() {
+            true => collect(&path, files)?,
+            false => files.push(path),
+        }
+    }
+    Ok(())
 }
 
 fn compile_kernels() -> Result<(), String> {
@@ -27,10 +69,17 @@ fn compile_kernels() -> Result<(), String> {
     let mut sources: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
+    // This script also runs when only the Rust half of the engine changed.
+    let stamp = format!("{} {} {}", digest(Path::new(KERNELS))?, nvcc.display(), architectures().join(" "));
+    let stamp_file = out.join("kernels.stamp");
+    if std::fs::read_to_string(&stamp_file).is_ok_and(|made| made == stamp) {
+        return Ok(());
+    }
     std::thread::scope(|scope| {
         let jobs: Vec<_> = sources.iter().map(|source| scope.spawn(|| compile(&nvcc, source, &out))).collect();
         jobs.into_iter().try_for_each(|job| job.join().unwrap_or_else(|_| Err("a compile thread panicked".into())))
-    })
+    })?;
+    std::fs::write(&stamp_file, stamp).map_err(|e| format!("{}: {e}", stamp_file.display()))
 }
 
 fn nvcc() -> PathBuf {

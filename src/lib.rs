@@ -20,6 +20,7 @@ pub mod error;
 pub mod format;
 pub mod hub;
 pub mod inspect;
+pub mod pass;
 pub mod pipeline;
 pub mod playback;
 pub mod quant;

@@ -8,8 +8,9 @@ use clap::Args;
 use crate::engine::Engine;
 use crate::engine::cpu::{CpuEngine, Options};
 use crate::error::{Error, Result};
-use crate::format::{Export, Files};
+use crate::format::{Export, Files, Paths};
 use crate::hub::{self, DEFAULT_REPO, DEFAULT_REVISION, Hub, Location, Wanted};
+use crate::pass::Standing;
 use crate::speech::{DEFAULT_CHUNK_SECONDS, Speech};
 
 /// Positions of a slot: a prompt of 256 tokens and the longest speech accepted.
@@ -73,6 +74,8 @@ pub struct Model {
     pub notice: Option<&'static str>,
     /// Longest utterance that the model speaks well, in seconds.
     pub chunk_seconds: f64,
+    /// How far its speech has been proven on this kind of backend. Serving asks for [`Standing::require`].
+    pub standing: Standing,
 }
 
 impl Model {
@@ -81,12 +84,13 @@ impl Model {
     /// # Errors
     /// [`crate::Error`] naming the file, tensor or option at fault.
     pub fn open(args: &ModelArgs) -> Result<Model> {
-        let Source { files, notice, chunk_seconds } = Source::find(args)?;
+        let Source { files, paths, notice, chunk_seconds } = Source::find(args)?;
         let export = Export::from_files(files)?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
         let name = export.name.clone();
         let engine = engine(export, args)?;
-        Ok(Model { name, engine, speech, notice, chunk_seconds })
+        let standing = paths.map_or(Standing::BuiltIn, |paths| Standing::of(&paths, engine.info().kind));
+        Ok(Model { name, engine, speech, notice, chunk_seconds, standing })
     }
 }
 
@@ -134,6 +138,8 @@ fn cuda(_: &Export, _: usize) -> Result<Box<dyn Engine>> {
 /// A model's files and what is known about it beyond them.
 struct Source {
     files: Files,
+    /// Where they are; none for the model that is compiled in.
+    paths: Option<Paths>,
     notice: Option<&'static str>,
     chunk_seconds: f64,
 }
@@ -141,21 +147,22 @@ struct Source {
 impl Source {
     fn find(args: &ModelArgs) -> Result<Source> {
         let Some(model) = &args.model else { return Source::demo() };
-        let files = match hub::resolve(model)? {
-            Location::Folder(folder) => Files::in_folder(&folder)?,
+        let paths = match hub::resolve(model)? {
+            Location::Folder(folder) => Paths::find(&folder, &folder)?,
             Location::Repo(repo) => {
                 let hub = Hub::from_env(args.offline)?;
                 let folder = hub.snapshot(&repo, &args.revision, &Wanted::export())?.folder;
-                Files::in_folders(&folder, &companions(&hub, &folder)?)?
+                Paths::find(&folder, &companions(&hub, &folder)?)?
             }
         };
-        Ok(Source { files, notice: None, chunk_seconds: DEFAULT_CHUNK_SECONDS })
+        let files = Files::at(&paths)?;
+        Ok(Source { files, paths: Some(paths), notice: None, chunk_seconds: DEFAULT_CHUNK_SECONDS })
     }
 
     #[cfg(feature = "demo")]
     fn demo() -> Result<Source> {
         use crate::demo;
-        Ok(Source { files: demo::files()?, notice: Some(demo::NOTICE), chunk_seconds: demo::CHUNK_SECONDS })
+        Ok(Source { files: demo::files()?, paths: None, notice: Some(demo::NOTICE), chunk_seconds: demo::CHUNK_SECONDS })
     }
 
     #[cfg(not(feature = "demo"))]

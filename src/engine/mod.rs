@@ -103,9 +103,30 @@ pub trait Observer {
     fn layer(&mut self, _layer: usize, _position: usize, _residual: &[f32]) {}
 }
 
+/// The kinds of backend. A pass is for one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// The processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+impl std::fmt::Display for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Backend::Cpu => "cpu",
+            Backend::Cuda => "cuda",
+        })
+    }
+}
+
 /// What a backend is and what it holds.
 #[derive(Clone, Debug)]
 pub struct Info {
+    /// Its kind.
+    pub kind: Backend,
     /// Backend and instruction set or device, for people: `cpu (avx512-vnni, 2 threads)`.
     pub backend: String,
     /// The model.

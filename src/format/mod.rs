@@ -8,7 +8,7 @@ mod report;
 pub mod write;
 
 pub use plan::{HeadKind, STOP_TENSORS, export_tensors, metadata};
-pub use read::{Codec, Export, Files, Head, Int4Matrix, Int8Matrix, Layer, StopHead};
+pub use read::{Codec, Export, Files, Head, Int4Matrix, Int8Matrix, Layer, Paths, StopHead};
 pub use report::{
     Encoding, FileDigest, MatrixError, MatrixReport, Method, Report, ReportOptions, SourceReport, VERSION, WorstGroup,
 };

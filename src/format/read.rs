@@ -44,21 +44,76 @@ impl Files {
     /// # Errors
     /// As [`Files::in_folder`].
     pub fn in_folders(folder: &Path, companions: &Path) -> Result<Files> {
-        let find = |name: &str| Some(folder.join(name)).filter(|p| p.exists()).unwrap_or_else(|| companions.join(name));
-        let codec_weights = find("codec/model.safetensors");
-        let codec = match codec_weights.exists() {
-            true => Some((Bytes::map(&find("codec/config.json"))?, TensorFile::open(&codec_weights)?)),
-            false => None,
+        Files::at(&Paths::find(folder, companions)?)
+    }
+
+    /// Maps the files at these places.
+    ///
+    /// # Errors
+    /// As [`Files::in_folder`].
+    pub fn at(paths: &Paths) -> Result<Files> {
+        let codec = match &paths.codec {
+            Some((config, weights)) => Some((Bytes::map(config)?, TensorFile::open(weights)?)),
+            None => None,
         };
-        let report = folder.join(REPORT_FILE);
         Ok(Files {
-            name: folder.display().to_string(),
-            weights: TensorFile::open(&weights_path(folder)?)?,
-            config: Bytes::map(&find("config.json"))?,
-            tokenizer: Bytes::map(&find("tokenizer.json"))?,
+            name: paths.folder.display().to_string(),
+            weights: TensorFile::open(&paths.weights)?,
+            config: Bytes::map(&paths.config)?,
+            tokenizer: Bytes::map(&paths.tokenizer)?,
             codec,
-            report: if report.exists() { Some(Bytes::map(&report)?) } else { None },
+            report: paths.report.as_deref().map(Bytes::map).transpose()?,
         })
+    }
+}
+
+/// Where the files of an export are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// The export's own folder.
+    pub folder: PathBuf,
+    /// The int4 file.
+    pub weights: PathBuf,
+    /// `config.json`.
+    pub config: PathBuf,
+    /// `tokenizer.json`.
+    pub tokenizer: PathBuf,
+    /// `codec/config.json` and `codec/model.safetensors`.
+    pub codec: Option<(PathBuf, PathBuf)>,
+    /// `export.json`.
+    pub report: Option<PathBuf>,
+}
+
+impl Paths {
+    /// Finds the files of an export; those that `folder` lacks are looked for in `companions`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Invalid`] when there is no int4 file, or more than one.
+    pub fn find(folder: &Path, companions: &Path) -> Result<Paths> {
+        let find = |name: &str| Some(folder.join(name)).filter(|p| p.exists()).unwrap_or_else(|| companions.join(name));
+        let codec = (find("codec/config.json"), find("codec/model.safetensors"));
+        Ok(Paths {
+            folder: folder.to_owned(),
+            weights: weights_path(folder)?,
+            config: find("config.json"),
+            tokenizer: find("tokenizer.json"),
+            codec: Some(codec).filter(|(_, weights)| weights.exists()),
+            report: Some(folder.join(REPORT_FILE)).filter(|path| path.exists()),
+        })
+    }
+
+    /// Every file with its name in an export.
+    pub fn named(&self) -> Vec<(String, &Path)> {
+        let weights = self.weights.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut named = vec![(weights, self.weights.as_path())];
+        named.push(("config.json".to_owned(), &self.config));
+        named.push(("tokenizer.json".to_owned(), &self.tokenizer));
+        if let Some((config, weights)) = &self.codec {
+            named.push(("codec/config.json".to_owned(), config));
+            named.push(("codec/model.safetensors".to_owned(), weights));
+        }
+        named.extend(self.report.as_deref().map(|path| (REPORT_FILE.to_owned(), path)));
+        named
     }
 }
 

@@ -7,12 +7,15 @@ mod dequantize;
 mod divergence;
 mod edits;
 pub mod golden;
+pub mod limits;
 mod measure;
+pub mod number;
 pub mod prompts;
+pub mod record;
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use dequantize::dequantized;
 pub use divergence::{Divergence, DivergenceSummary, log_softmax, percentile};
@@ -20,7 +23,7 @@ pub use edits::edit_distance;
 pub use measure::{differing, largest_difference, relative_norm, snr_db};
 
 /// What a measured value must hold to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// An error: no larger than this.
@@ -35,6 +38,13 @@ impl Limit {
         match self {
             Limit::AtMost(limit) => measured <= limit,
             Limit::AtLeast(limit) => measured >= limit,
+        }
+    }
+
+    /// The number.
+    pub fn bound(self) -> f64 {
+        match self {
+            Limit::AtMost(bound) | Limit::AtLeast(bound) => bound,
         }
     }
 
@@ -58,12 +68,13 @@ impl fmt::Display for Limit {
 }
 
 /// One quantity held against one limit.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Comparison {
     /// Who is judged and by what, dotted: `engine_int8_head.logits_relative`.
     pub name: String,
     /// The worst value measured. JSON has no numbers that are not finite: they are written as `"inf"`, `"NaN"`.
-    #[serde(serialize_with = "finite_or_word")]
+    #[serde(with = "number")]
     pub measured: f64,
     /// What it must hold to.
     pub limit: Limit,
@@ -105,13 +116,6 @@ impl Verdict {
     /// The comparisons that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Comparison> {
         self.comparisons.iter().filter(|comparison| !comparison.passed)
-    }
-}
-
-fn finite_or_word<S: serde::Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    match value.is_finite() {
-        true => serializer.serialize_f64(*value),
-        false => serializer.collect_str(value),
     }
 }
 

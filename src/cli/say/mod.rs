@@ -11,7 +11,7 @@ use clap::Args;
 use super::model::{Model, ModelArgs};
 use super::output::{AudioFormat, check_places, is_stdout, write_whole};
 use super::text::TextArgs;
-use super::{Outcome, print_json};
+use super::{Outcome, one_line, print_json};
 use crate::engine::{End, Sampling};
 use crate::error::{Error, Result};
 use crate::pipeline::{self, Script, Spoken};
@@ -153,6 +153,9 @@ impl SayArgs {
 fn warn(model: &Model, spoken: &Spoken) {
     if let Some(notice) = model.notice {
         eprintln!("note: {notice}");
+    }
+    if !model.standing.is_verified() {
+        eprintln!("warning: {}", one_line(&model.standing.summary()));
     }
     if !spoken.dropped.is_empty() {
         eprintln!("warning: left out of the text, as control tokens: {}", spoken.dropped.join(" "));

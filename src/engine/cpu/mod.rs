@@ -14,7 +14,7 @@ use model::{Column, Model};
 use super::frames::Frames;
 use super::kv::{KvCache, KvShape};
 use super::sampler::{self, Noise, Outlook};
-use super::{End, Engine, Info, Observer, Request, Sampling, Scores, Step, mimi};
+use super::{Backend, End, Engine, Info, Observer, Request, Sampling, Scores, Step, mimi};
 use crate::error::{Error, Result};
 use crate::format::Export;
 
@@ -105,6 +105,7 @@ impl CpuEngine {
             None => None,
         };
         let info = Info {
+            kind: Backend::Cpu,
             backend: format!("cpu ({}, {threads} thread{})", kernels.name(), if threads == 1 { "" } else { "s" }),
             slots: options.slots,
             positions,

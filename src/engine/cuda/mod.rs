@@ -24,7 +24,7 @@ use decoder::{Decoder, MAX_COLUMNS};
 use device::{Device, Event, Graph, Memory, Pinned, Stream};
 use kernels::{Column, FrameOut, Sequence};
 
-use super::{End, Engine, Info, Observer, Request, Scores, Step, sampler};
+use super::{Backend, End, Engine, Info, Observer, Request, Scores, Step, sampler};
 use crate::error::{Error, Result};
 use crate::format::{Export, Int8Matrix};
 
@@ -136,6 +136,7 @@ impl CudaEngine {
         };
         let samples = codec.as_ref().map_or(0, Codec::samples_per_frame);
         let info = Info {
+            kind: Backend::Cuda,
             backend: device.name.clone(),
             config: config.clone(),
             slots,
