@@ -162,7 +162,12 @@ impl Source {
     #[cfg(feature = "demo")]
     fn demo() -> Result<Source> {
         use crate::demo;
-        Ok(Source { files: demo::files()?, paths: None, notice: Some(demo::NOTICE), chunk_seconds: demo::CHUNK_SECONDS })
+        Ok(Source {
+            files: demo::files()?,
+            paths: None,
+            notice: Some(demo::NOTICE),
+            chunk_seconds: demo::CHUNK_SECONDS,
+        })
     }
 
     #[cfg(not(feature = "demo"))]

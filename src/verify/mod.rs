@@ -3,10 +3,13 @@
 //! Everything that judges speaks one vocabulary: a [`Comparison`] has a name, a measured value and a limit; a
 //! [`Verdict`] is a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
+pub mod asr;
+pub mod audio;
 mod dequantize;
 mod divergence;
 mod edits;
 pub mod golden;
+pub mod html;
 pub mod limits;
 mod measure;
 pub mod number;

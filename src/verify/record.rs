@@ -380,7 +380,9 @@ impl Document {
         }
         match document.to_json()? == json {
             true => Ok(document),
-            false => Err(Error::invalid(place, "content", "the bytes that rumik-verify writes", "others: it was edited")),
+            false => {
+                Err(Error::invalid(place, "content", "the bytes that rumik-verify writes", "others: it was edited"))
+            }
         }
     }
 
