@@ -252,7 +252,7 @@ fn refused_with(words: &[&str], damage: impl FnOnce(&Folder)) {
 #[test]
 fn nothing_to_compare_is_not_a_pass() {
     refused_with(&["results to compare with"], |folder| {
-        folder.write("golden.json", b"{}");
+        folder.write("golden.json", b"{\"prompts\": [{}]}");
         folder.keep_tensors("golden.safetensors", |name| name.starts_with("prompt.") && name.ends_with(".ids"));
     });
 }
@@ -261,6 +261,8 @@ fn nothing_to_compare_is_not_a_pass() {
 fn broken_folders_are_refused_in_one_line() {
     refused_with(&["golden.json", "open"], |folder| folder.remove("golden.json"));
     refused_with(&["golden.json", "content"], |folder| folder.write("golden.json", b"{\"prompts\": 3}"));
+    refused_with(&["golden.json", "none of them"], |folder| folder.write("golden.json", b"{}"));
+    refused_with(&["golden.json", "no object"], |folder| folder.write("golden.json", b"[]"));
     refused_with(&["golden.safetensors", "bytes"], |folder| folder.cut("golden.safetensors", 1));
     refused_with(&["config.json", "last_unit_id"], |folder| folder.set("config.json", "last_unit_id", json!(1110)));
     refused_with(&["prompt.6.logits", "[107, 1122]"], |folder| folder.reshape("prompt.6.logits", &[1122, 107]));

@@ -1,44 +1,54 @@
-//! `rumik-verify`: proves that what this project computes is what the model means.
+//! `rumik-verify`: proves that an export speaks like the original, or refuses it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rumik::cli::verify::{self, CheckArgs, ReferenceArgs};
 use rumik::cli::{Outcome, exit, print_json};
 use rumik::verify::golden;
 
-/// Hold the reference, the int4 engine and the codec against known results, and give a verdict.
+/// Hold an export against the original, give a verdict, and write it into the export as verify.json.
 ///
 /// Exit status: 0 every comparison passed, 1 at least one failed, 2 the comparison could not be made.
 #[derive(Parser)]
-#[command(version, max_term_width = 100)]
-struct Args {
+#[command(version, max_term_width = 100, args_conflicts_with_subcommands = true)]
+struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    check: CheckArgs,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Compare with a folder that holds a small checkpoint and what transformers computed from it.
+    /// Let the original speak once, and keep all that is needed to verify exports without it
+    Reference(ReferenceArgs),
+    /// Compare with a folder that holds a small checkpoint and what transformers computed from it
     Golden {
-        /// The folder: checkpoint, codec, tokenizer, golden.safetensors and golden.json.
+        /// The folder: checkpoint, codec, tokenizer, golden.safetensors and golden.json
         folder: PathBuf,
-        /// Print the comparisons as one JSON document.
+        /// Print the comparisons as one JSON document
         #[arg(long)]
         json: bool,
     },
 }
 
 fn main() -> ExitCode {
-    exit(run(Args::parse()))
+    exit(run(Cli::parse()))
 }
 
-fn run(args: Args) -> anyhow::Result<Outcome> {
-    let Command::Golden { folder, json } = args.command;
-    let report = golden::compare(&folder)?;
-    match json {
-        true => print_json(&report)?,
-        false => report.print(&mut std::io::stdout().lock())?,
+fn run(cli: Cli) -> anyhow::Result<Outcome> {
+    match cli.command {
+        None => verify::run(&cli.check),
+        Some(Command::Reference(args)) => verify::run_reference(&args),
+        Some(Command::Golden { folder, json }) => {
+            let report = golden::compare(&folder)?;
+            match json {
+                true => print_json(&report)?,
+                false => report.print(&mut std::io::stdout().lock())?,
+            }
+            Ok(if report.passed { Outcome::Done } else { Outcome::Failed })
+        }
     }
-    Ok(if report.passed { Outcome::Done } else { Outcome::Failed })
 }

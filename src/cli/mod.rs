@@ -5,6 +5,7 @@ pub mod output;
 mod progress;
 pub mod say;
 pub mod text;
+pub mod verify;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -15,6 +15,11 @@ use crate::speech::{DEFAULT_CHUNK_SECONDS, Speech};
 
 /// Positions of a slot: a prompt of 256 tokens and the longest speech accepted.
 const POSITIONS: usize = 256 + crate::config::LARGEST_MAX_NEW_TOKENS;
+/// Slots of a server that was not told how many, on the processor.
+const CPU_SLOTS: usize = 4;
+/// The same on a GPU.
+#[cfg(feature = "cuda")]
+const GPU_SLOTS: usize = 16;
 
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,27 +89,37 @@ impl Model {
     /// # Errors
     /// [`crate::Error`] naming the file, tensor or option at fault.
     pub fn open(args: &ModelArgs) -> Result<Model> {
+        Model::open_with(args, Some(1))
+    }
+
+    /// As [`Model::open`], for `slots` speakers at once; as many as are sensible on the device if not given.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn open_with(args: &ModelArgs, slots: Option<usize>) -> Result<Model> {
         let Source { files, paths, notice, chunk_seconds } = Source::find(args)?;
         let export = Export::from_files(files)?;
         let speech = Speech::load(&export.config, &export.tokenizer)?;
         let name = export.name.clone();
-        let engine = engine(export, args)?;
+        let engine = engine(export, args, slots)?;
         let standing = paths.map_or(Standing::BuiltIn, |paths| Standing::of(&paths, engine.info().kind));
         Ok(Model { name, engine, speech, notice, chunk_seconds, standing })
     }
 }
 
-fn engine(export: Export, args: &ModelArgs) -> Result<Box<dyn Engine>> {
+/// The engine that the arguments ask for, with `slots` slots; as many as are sensible on the device if not given.
+pub(super) fn engine(export: Export, args: &ModelArgs, slots: Option<usize>) -> Result<Box<dyn Engine>> {
     let gpu = match args.device {
         Device::Cpu => None,
-        Device::Cuda(number) => Some(cuda(&export, number)?),
-        Device::Auto => automatic(&export),
+        Device::Cuda(number) => Some(cuda(&export, number, slots)?),
+        Device::Auto => automatic(&export, slots),
     };
     if let Some(engine) = gpu {
         return Ok(engine);
     }
     let positions = Some(positions(&export));
-    Ok(Box::new(CpuEngine::new(export, Options { threads: args.threads, positions, ..Options::default() })?))
+    let slots = slots.unwrap_or(CPU_SLOTS);
+    Ok(Box::new(CpuEngine::new(export, Options { slots, threads: args.threads, positions })?))
 }
 
 fn positions(export: &Export) -> usize {
@@ -113,24 +128,25 @@ fn positions(export: &Export) -> usize {
 
 /// The first GPU, if it will do; the reason on stderr, if not.
 #[cfg(feature = "cuda")]
-fn automatic(export: &Export) -> Option<Box<dyn Engine>> {
-    cuda(export, 0).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
+fn automatic(export: &Export, slots: Option<usize>) -> Option<Box<dyn Engine>> {
+    cuda(export, 0, slots).inspect_err(|error| eprintln!("note: running on the processor: {error}")).ok()
 }
 
 #[cfg(not(feature = "cuda"))]
-fn automatic(_: &Export) -> Option<Box<dyn Engine>> {
+fn automatic(_: &Export, _: Option<usize>) -> Option<Box<dyn Engine>> {
     None
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(export: &Export, ordinal: usize) -> Result<Box<dyn Engine>> {
+fn cuda(export: &Export, ordinal: usize, slots: Option<usize>) -> Result<Box<dyn Engine>> {
     use crate::engine::cuda::{CudaEngine, Options};
-    let options = Options { ordinal, positions: positions(export), ..Options::default() };
+    let slots = slots.unwrap_or(GPU_SLOTS);
+    let options = Options { ordinal, slots, positions: positions(export), ..Options::default() };
     Ok(Box::new(CudaEngine::open(export, &options)?))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(_: &Export, _: usize) -> Result<Box<dyn Engine>> {
+fn cuda(_: &Export, _: usize, _: Option<usize>) -> Result<Box<dyn Engine>> {
     let why = "this build has no GPU code; build with --features cuda".to_owned();
     Err(Error::Unsupported { what: "--device cuda".to_owned(), why })
 }

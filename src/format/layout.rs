@@ -12,6 +12,10 @@ pub const MAX_CODE: u8 = 15;
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 /// File name of the report.
 pub const REPORT_FILE: &str = "export.json";
+/// File name of the gate's record.
+pub const RECORD_FILE: &str = "verify.json";
+/// File name of a reference that an export carries.
+pub const REFERENCE_FILE: &str = "reference.safetensors";
 
 /// The seven int4 matrices of a layer, in the order they are written.
 pub const PROJECTIONS: [&str; 7] = [

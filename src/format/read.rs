@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 
-use super::layout::{GROUP, REPORT_FILE, WEIGHTS_FILE, projection_name};
+use super::layout::{GROUP, REFERENCE_FILE, REPORT_FILE, WEIGHTS_FILE, projection_name};
 use super::report::Report;
 use crate::config::{CodecConfig, ModelConfig};
 use crate::error::{Error, Result};
@@ -126,6 +126,7 @@ fn weights_path(folder: &Path) -> Result<PathBuf> {
     let mut found: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .filter(|path| path.file_name().is_some_and(|name| name != REFERENCE_FILE))
         .collect();
     match (found.pop(), found.is_empty()) {
         (Some(path), true) => Ok(path),

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::names::is_safe_path;
 use crate::error::{Error, Result};
+use crate::format::layout::REFERENCE_FILE;
 
 /// The language model in one file.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
@@ -43,7 +44,7 @@ impl Wanted {
     /// An int4 export, which may lack the codec, the report and, when others made it, all that is not weights.
     pub fn export() -> Wanted {
         let mut wanted = Wanted { required: vec![], ..Wanted::source(false) };
-        wanted.optional.extend(["export.json", "config.json", "tokenizer.json"]);
+        wanted.optional.extend(["export.json", "config.json", "tokenizer.json", "verify.json", REFERENCE_FILE]);
         wanted.optional.extend(CODEC_FILES);
         wanted
     }
@@ -119,7 +120,9 @@ fn weights_file(available: &[String]) -> &str {
         return INDEX_FILE;
     }
     // A lone shard is a part of a download that never got its index.
-    let is_model = |name: &&String| name.ends_with(".safetensors") && !name.contains('/') && !name.contains("-of-");
+    let is_model = |name: &&String| {
+        name.ends_with(".safetensors") && !name.contains('/') && !name.contains("-of-") && *name != REFERENCE_FILE
+    };
     let mut models = available.iter().filter(is_model).filter(|name| is_safe_path(name));
     match (models.next(), models.next()) {
         (Some(only), None) => only,

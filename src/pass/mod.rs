@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::engine::Backend;
 use crate::error::{Error, Result};
+pub use crate::format::layout::REFERENCE_FILE;
 use crate::format::{Paths, Report};
 use crate::tensors::Bytes;
 use crate::verify::limits::{self, REQUIRED};
@@ -20,9 +21,6 @@ use crate::verify::record::{Document, LimitKind, Mode, Outcome, RECORD_FILE, Rec
 
 /// SHA-256 over the sources below `src/engine`, taken when this program was built.
 pub const ENGINE_SOURCES: &str = env!("RUMIK_ENGINE_SOURCES");
-
-/// Name of a reference that an export carries.
-pub const REFERENCE_FILE: &str = "reference.safetensors";
 
 /// A passing record that matches the files, the engine and the backend in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::model::{Encoded, Encoder};
 use crate::checkpoint::{Checkpoint, Outline};
 use crate::error::{Error, Result};
-use crate::format::layout::{REPORT_FILE, WEIGHTS_FILE};
+use crate::format::layout::{RECORD_FILE, REFERENCE_FILE, REPORT_FILE, WEIGHTS_FILE};
 use crate::format::write::{check_finite, digest, verify, write_companions};
 use crate::format::{FileDigest, HeadKind, Method, Report, ReportOptions, SourceReport, export_tensors, metadata};
 use crate::staging::Staging;
@@ -163,6 +163,8 @@ fn is_export(folder: &Path) -> bool {
         let files = [
             WEIGHTS_FILE,
             REPORT_FILE,
+            RECORD_FILE,
+            REFERENCE_FILE,
             "codec",
             "config.json",
             "generation_config.json",

@@ -1,6 +1,5 @@
 //! The generation rule of the model card, one token at a time.
 
-use super::device_error;
 use super::model::{Cache, Reference, to_host};
 use crate::config::{DEFAULT_MAX_NEW_TOKENS, MIN_NEW_TOKENS, STOP_THRESHOLD};
 use crate::error::Result;
@@ -42,6 +41,32 @@ pub struct Generated {
     pub end: End,
 }
 
+/// What the model thinks of the next token of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Outlook<'a> {
+    /// The sequence, by its place among those given.
+    pub sequence: usize,
+    /// Number of the token, from 0.
+    pub step: usize,
+    /// Logits of the unit ids in order, then `</audio>`.
+    pub logits: &'a [f32],
+    /// P(stop).
+    pub stop_probability: f32,
+    /// The stop head ends the sequence here; nothing is chosen.
+    pub stopped: bool,
+    /// Rows of `logits` that may be chosen: all, or all but the last while `</audio>` is masked.
+    pub allowed: usize,
+}
+
+/// A sequence on its way.
+struct Running {
+    cache: Cache,
+    /// Ids that the model sees next.
+    next: Vec<u32>,
+    ids: Vec<u32>,
+    end: Option<End>,
+}
+
 impl Reference {
     /// Continues `prompt` by the generation rule, with a cache.
     ///
@@ -56,29 +81,88 @@ impl Reference {
         rule: Rule,
         choose: &mut dyn FnMut(usize, &[f32]) -> usize,
     ) -> Result<Generated> {
-        let audio_ids = self.config().audio_ids();
-        let audio_end = self.config().audio_end_token_id;
-        let mut cache = Cache::default();
-        let mut ids = Vec::new();
-        let mut next = prompt.to_vec();
+        let mut row = |outlook: Outlook<'_>| match outlook.stopped {
+            true => 0,
+            false => choose(outlook.step, &outlook.logits[..outlook.allowed]),
+        };
+        let mut all = self.generate_all(&[prompt], rule, &mut row)?;
+        Ok(all.remove(0)) // one for each prompt
+    }
+
+    /// Continues several prompts side by side, in passes that all of those still running share.
+    ///
+    /// `choose` is shown every step of every sequence and names a row; at a step where the stop head ends the sequence
+    /// what it names counts for nothing.
+    ///
+    /// # Errors
+    /// As [`Reference::hidden_of_all`].
+    pub fn generate_all(
+        &self,
+        prompts: &[&[u32]],
+        rule: Rule,
+        choose: &mut dyn FnMut(Outlook<'_>) -> usize,
+    ) -> Result<Vec<Generated>> {
+        let start = |prompt: &&[u32]| Running {
+            cache: Cache::default(),
+            next: prompt.to_vec(),
+            ids: Vec::new(),
+            end: (rule.max_new_tokens == 0).then_some(End::Length),
+        };
+        let mut sequences: Vec<Running> = prompts.iter().map(start).collect();
         for step in 0..rule.max_new_tokens {
-            let states = self.hidden(&next, &mut cache, &mut |_, _| ())?;
-            let last = states.narrow(0, next.len() - 1, 1).map_err(device_error)?;
-            let may_end = step >= rule.min_new_tokens;
-            if may_end && to_host(&self.stop_probability(&last)?)?[0] > rule.stop_threshold {
-                ids.push(audio_end);
-                return Ok(Generated { ids, end: End::StopHead });
+            if sequences.iter().all(|sequence| sequence.end.is_some()) {
+                break;
             }
-            let logits = to_host(&self.audio_logits(&last)?)?;
-            let allowed = if may_end { &logits[..] } else { &logits[..logits.len() - 1] };
-            let token = audio_ids[choose(step, allowed)];
-            ids.push(token);
-            if token == audio_end {
-                return Ok(Generated { ids, end: End::AudioEnd });
-            }
-            next = vec![token];
+            self.step(step, rule, &mut sequences, choose)?;
         }
-        Ok(Generated { ids, end: End::Length })
+        let finish = |running: Running| Generated { ids: running.ids, end: running.end.unwrap_or(End::Length) };
+        Ok(sequences.into_iter().map(finish).collect())
+    }
+
+    /// One token for every sequence that runs.
+    fn step(
+        &self,
+        step: usize,
+        rule: Rule,
+        sequences: &mut [Running],
+        choose: &mut dyn FnMut(Outlook<'_>) -> usize,
+    ) -> Result<()> {
+        let running = || sequences.iter().enumerate().filter(|(_, s)| s.end.is_none());
+        let numbers: Vec<usize> = running().map(|(number, _)| number).collect();
+        let rows_so_far = |rows: &mut usize, (_, s): (usize, &Running)| {
+            *rows += s.next.len();
+            Some(*rows as u32)
+        };
+        let last_rows: Vec<u32> = running().scan(0, rows_so_far).map(|end| end - 1).collect();
+        let (ids, mut caches): (Vec<&[u32]>, Vec<&mut Cache>) =
+            sequences.iter_mut().filter(|s| s.end.is_none()).map(|s| (&s.next[..], &mut s.cache)).unzip();
+        let states = self.hidden_of_all(&ids, &mut caches, &mut |_, _| ())?;
+        let last = self.pick(&states, &last_rows)?;
+        let (stops, logits) = (to_host(&self.stop_probability(&last)?)?, to_host(&self.audio_logits(&last)?)?);
+
+        let (audio_ids, may_end) = (self.config().audio_ids(), step >= rule.min_new_tokens);
+        let rows = audio_ids.len();
+        for (i, sequence) in numbers.into_iter().enumerate() {
+            let stopped = may_end && stops[i] > rule.stop_threshold;
+            let chosen = choose(Outlook {
+                sequence,
+                step,
+                logits: &logits[i * rows..(i + 1) * rows],
+                stop_probability: stops[i],
+                stopped,
+                allowed: if may_end { rows } else { rows - 1 },
+            });
+            let running = &mut sequences[sequence];
+            let token = if stopped { self.config().audio_end_token_id } else { audio_ids[chosen] };
+            running.ids.push(token);
+            running.end = match token == self.config().audio_end_token_id {
+                _ if stopped => Some(End::StopHead),
+                true => Some(End::AudioEnd),
+                false => (step + 1 == rule.max_new_tokens).then_some(End::Length),
+            };
+            running.next = vec![token];
+        }
+        Ok(())
     }
 }
 

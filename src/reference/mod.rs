@@ -8,12 +8,14 @@
 //! model card's generation rule. Neither knows of the export or the engine that it judges. Weights come from a function
 //! of the tensor's name, so that a caller can put dequantized matrices in the place of the checkpoint's.
 
+mod device;
 mod generate;
 mod model;
 mod ops;
 
 pub use candle_core::{Device, Tensor};
-pub use generate::{End, Generated, Rule, argmax, sample, top_k_distribution};
+pub use device::device;
+pub use generate::{End, Generated, Outlook, Rule, argmax, sample, top_k_distribution};
 pub use model::{Cache, Precision, Reference, States, to_host};
 
 /// Gives a failure inside candle its place in the error vocabulary.

@@ -13,6 +13,10 @@ use crate::tensors::{self, Dtype};
 
 /// Epsilon of the stop head's LayerNorm, which `config.json` does not name (torch's default).
 const STOP_NORM_EPS: f32 = 1e-5;
+/// Name of the embedding, which is the output head too.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+/// Types of tensors that are taken.
+const FLOATS: [Dtype; 3] = [Dtype::BF16, Dtype::F16, Dtype::F32];
 
 /// Type of weights and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,22 +36,40 @@ impl Precision {
     }
 }
 
-/// The source model on a device.
+/// The source model on a device, all of it or layer by layer.
 pub struct Reference {
     config: ModelConfig,
     device: Device,
     dtype: DType,
-    /// `[v, hidden]`
-    embedding: Tensor,
-    /// `[v, hidden]`, the same as `embedding` unless replaced.
-    head: Tensor,
-    layers: Vec<Layer>,
+    embedding: Embedding,
+    /// `[v, hidden]`, the same as the embedding unless replaced; none when the model is streamed.
+    head: Option<Tensor>,
+    /// `[audio_rows, hidden]`: the unit ids in order, then `</audio>`.
+    audio_head: Tensor,
+    layers: Layers,
     /// `[hidden]`
     norm: Tensor,
     stop: StopHead,
 }
 
+/// `[v, hidden]`
+enum Embedding {
+    OnDevice(Tensor),
+    OnHost(tensors::Tensor),
+}
+
+/// Where a tensor of the model comes from, by its name in the source checkpoint.
+type Weights = Box<dyn Fn(&str) -> Result<tensors::Tensor> + Send + Sync>;
+
+enum Layers {
+    /// All of them on the device.
+    Resident(Vec<Layer>),
+    /// One at a time, fetched again for every pass.
+    Streamed(Weights),
+}
+
 /// Weights of a decoder layer, `[outputs, inputs]` each.
+#[derive(Clone)]
 struct Layer {
     kind: LayerType,
     norm: Tensor,
@@ -116,26 +138,35 @@ impl Reference {
         precision: Precision,
         device: &Device,
     ) -> Result<Reference> {
-        let dtype = precision.dtype();
-        let get = |name: &str, shape: &[usize]| to_device(&weights(name)?, shape, dtype, device);
-        let hidden = config.hidden_size;
-        let inner = weights("stop_predictor.1.weight")?.shape.first().copied().unwrap_or(0);
-        let embedding = get("model.embed_tokens.weight", &[config.vocab_size, hidden])?;
-        let layers = (0..config.num_layers()).map(|i| Layer::load(config, i, get));
-        Ok(Reference {
-            layers: layers.collect::<Result<_>>()?,
-            head: embedding.clone(),
-            embedding,
-            norm: get("model.norm.weight", &[hidden])?,
-            stop: StopHead {
-                norm: (get("stop_predictor.0.weight", &[hidden])?, get("stop_predictor.0.bias", &[hidden])?),
-                up: (get("stop_predictor.1.weight", &[inner, hidden])?, get("stop_predictor.1.bias", &[inner])?),
-                down: (get("stop_predictor.3.weight", &[1, inner])?, get("stop_predictor.3.bias", &[1])?),
-            },
-            config: config.clone(),
-            device: device.clone(),
-            dtype,
-        })
+        let place = Place { config, dtype: precision.dtype(), device };
+        let embedding = place.get(&weights, EMBEDDING, &[config.vocab_size, config.hidden_size])?;
+        let audio_head = rows(&embedding, &config.audio_ids(), device).map_err(device_error)?;
+        let layers = (0..config.num_layers()).map(|i| Layer::load(place, i, &weights));
+        let layers = Layers::Resident(layers.collect::<Result<_>>()?);
+        place.reference(&weights, Embedding::OnDevice(embedding.clone()), Some(embedding), audio_head, layers)
+    }
+
+    /// As [`Reference::load`], with one layer on the device at a time: for devices that hold no whole model.
+    ///
+    /// `weights` is asked for every layer again at every pass, so sequences should go through it together. The embedding
+    /// stays on the host, and [`Reference::logits`] cannot be had.
+    ///
+    /// # Errors
+    /// As [`Reference::load`].
+    pub fn streamed(
+        config: &ModelConfig,
+        weights: impl Fn(&str) -> Result<tensors::Tensor> + Send + Sync + 'static,
+        precision: Precision,
+        device: &Device,
+    ) -> Result<Reference> {
+        let place = Place { config, dtype: precision.dtype(), device };
+        let embedding = weights(EMBEDDING)?;
+        embedding.expect(&FLOATS, &[config.vocab_size, config.hidden_size])?;
+        let audio_head = place.to_device(&host_rows(&embedding, &config.audio_ids()))?;
+        let embedding = Embedding::OnHost(embedding);
+        let mut reference = place.reference(&weights, embedding, None, audio_head, Layers::Resident(Vec::new()))?;
+        reference.layers = Layers::Streamed(Box::new(weights));
+        Ok(reference)
     }
 
     /// Replaces the output head, which is the embedding otherwise: for judging a head that is quantized differently.
@@ -143,9 +174,26 @@ impl Reference {
     /// # Errors
     /// [`Error::Invalid`] unless `head` is `[vocab, hidden]`; [`Error::Device`].
     pub fn with_head(mut self, head: &tensors::Tensor) -> Result<Reference> {
-        let shape = [self.config.vocab_size, self.config.hidden_size];
-        self.head = to_device(head, &shape, self.dtype, &self.device)?;
+        head.expect(&FLOATS, &[self.config.vocab_size, self.config.hidden_size])?;
+        let head = self.place().to_device(head)?;
+        self.audio_head = rows(&head, &self.config.audio_ids(), &self.device).map_err(device_error)?;
+        self.head = Some(head);
         Ok(self)
+    }
+
+    /// Replaces the rows of the output head that speech uses: the unit ids in order, then `</audio>`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless `head` is `[audio_rows, hidden]`; [`Error::Device`].
+    pub fn with_audio_head(mut self, head: &tensors::Tensor) -> Result<Reference> {
+        head.expect(&FLOATS, &[self.config.audio_rows(), self.config.hidden_size])?;
+        self.audio_head = self.place().to_device(head)?;
+        self.head = None;
+        Ok(self)
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { config: &self.config, dtype: self.dtype, device: &self.device }
     }
 
     /// The model's configuration.
@@ -167,7 +215,10 @@ impl Reference {
                 format!("id {id} is outside the vocabulary of {}", self.config.vocab_size),
             ));
         }
-        self.rows(&self.embedding, ids).map_err(device_error)
+        match &self.embedding {
+            Embedding::OnDevice(embedding) => rows(embedding, ids, &self.device).map_err(device_error),
+            Embedding::OnHost(embedding) => self.place().to_device(&host_rows(embedding, ids)),
+        }
     }
 
     /// Runs `ids` after the positions already in `cache`: the output of `model.norm`, `[t, hidden]` in the model's
@@ -178,34 +229,41 @@ impl Reference {
     /// # Errors
     /// As [`Reference::embed`].
     pub fn hidden(&self, ids: &[u32], cache: &mut Cache, watch: &mut dyn FnMut(usize, &Tensor)) -> Result<Tensor> {
-        self.run(self.embed(ids)?, cache, watch).map_err(device_error)
+        self.hidden_of_all(&[ids], &mut [cache], watch)
     }
 
-    /// `x: [t, hidden]`, embedded, through all layers and the last norm.
-    fn run(
+    /// Several sequences in one pass, each with its own cache: the output of `model.norm` for the ids of the first, then
+    /// those of the second and so on, `[sum of t, hidden]`. `watch` is shown all rows together.
+    ///
+    /// # Errors
+    /// As [`Reference::embed`]; those of the weights when they are streamed.
+    ///
+    /// # Panics
+    /// When there are not as many caches as sequences.
+    pub fn hidden_of_all(
         &self,
-        mut x: Tensor,
-        cache: &mut Cache,
+        ids: &[&[u32]],
+        caches: &mut [&mut Cache],
         watch: &mut dyn FnMut(usize, &Tensor),
-    ) -> candle_core::Result<Tensor> {
-        let (first, t, c) = (cache.positions, x.dim(0)?, &self.config);
-        let rope = Rope::new(first, t, c.head_dim, c.rope_theta, self.dtype, &self.device)?;
-        let window = causal_mask(first, t, Some(c.sliding_window), &self.device)?;
-        let all = causal_mask(first, t, None, &self.device)?;
-        for (i, layer) in self.layers.iter().enumerate() {
-            let n = layer_norm(&x, &layer.norm, None, c.layer_norm_eps)?;
-            let (q, k, v) = layer.queries_keys_values(&n, c)?;
-            let (q, k, mask) = match layer.kind {
-                LayerType::Sliding => (rope.rotate(&q)?, rope.rotate(&k)?, &window),
-                LayerType::Full => (q, k, &all),
+    ) -> Result<Tensor> {
+        assert_eq!(ids.len(), caches.len(), "one cache for each sequence");
+        let mut x = self.embed(&ids.concat())?;
+        let mut turns = Vec::with_capacity(ids.len());
+        let mut row = 0;
+        for (ids, cache) in ids.iter().zip(caches.iter()) {
+            turns.push(Turn::new(row, ids.len(), cache.positions, self.place()).map_err(device_error)?);
+            row += ids.len();
+        }
+        for i in 0..self.config.num_layers() {
+            let layer = match &self.layers {
+                Layers::Resident(layers) => layers[i].clone(),
+                Layers::Streamed(weights) => Layer::load(self.place(), i, weights)?,
             };
-            let (k, v) = cache.append(i, k, v)?;
-            let attended = linear(&attend(&q, &k, &v, mask)?, &layer.o)?;
-            x = ((x + attended)? + layer.mlp(&n)?)?;
+            x = layer.run(i, &x, &turns, caches, &self.config).map_err(device_error)?;
             watch(i, &x);
         }
-        cache.positions += t;
-        layer_norm(&x, &self.norm, None, c.layer_norm_eps)
+        caches.iter_mut().zip(&turns).for_each(|(cache, turn)| cache.positions += turn.rows);
+        layer_norm(&x, &self.norm, None, self.config.layer_norm_eps).map_err(device_error)
     }
 
     /// All positions of a sequence from its beginning, without a cache.
@@ -226,9 +284,13 @@ impl Reference {
     /// In bf16 the product is rounded before the scale and after it.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Unsupported`] without a head for the whole vocabulary; [`Error::Device`].
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        self.scaled_logits(hidden, &self.head).map_err(device_error)
+        let Some(head) = &self.head else {
+            let why = "the reference holds only the rows that speech uses".to_owned();
+            return Err(Error::Unsupported { what: "logits of the whole vocabulary".to_owned(), why });
+        };
+        self.scaled_logits(hidden, head).map_err(device_error)
     }
 
     /// Scaled logits of the unit ids in order, then `</audio>`: `[t, audio_rows]` f32, from `hidden: [t, hidden]`.
@@ -236,16 +298,19 @@ impl Reference {
     /// # Errors
     /// [`Error::Device`].
     pub fn audio_logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        let head = self.rows(&self.head, &self.config.audio_ids()).map_err(device_error)?;
-        self.scaled_logits(hidden, &head).map_err(device_error)
+        self.scaled_logits(hidden, &self.audio_head).map_err(device_error)
     }
 
     fn scaled_logits(&self, hidden: &Tensor, head: &Tensor) -> candle_core::Result<Tensor> {
         (linear(hidden, head)? * f64::from(self.config.logit_scale))?.to_dtype(DType::F32)
     }
 
-    fn rows(&self, matrix: &Tensor, ids: &[u32]) -> candle_core::Result<Tensor> {
-        matrix.index_select(&Tensor::new(ids, &self.device)?, 0)
+    /// Some rows of `hidden: [t, hidden]`.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn pick(&self, hidden: &Tensor, positions: &[u32]) -> Result<Tensor> {
+        rows(hidden, positions, &self.device).map_err(device_error)
     }
 
     /// P(stop) at every position, `[t]` f32, from `hidden: [t, hidden]`. The sigmoid is taken in f32.
@@ -266,11 +331,95 @@ impl StopHead {
     }
 }
 
+/// Where tensors go, and what the model looks like.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    config: &'a ModelConfig,
+    dtype: DType,
+    device: &'a Device,
+}
+
+impl Place<'_> {
+    fn get(
+        &self,
+        weights: &dyn Fn(&str) -> Result<tensors::Tensor>,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<Tensor> {
+        let tensor = weights(name)?;
+        tensor.expect(&FLOATS, shape)?;
+        self.to_device(&tensor)
+    }
+
+    fn to_device(self, tensor: &tensors::Tensor) -> Result<Tensor> {
+        let shape = &tensor.shape[..];
+        // Half the bytes to move where nothing is to be converted.
+        if tensor.dtype == Dtype::BF16 && self.dtype == DType::BF16 {
+            return Tensor::from_raw_buffer(&tensor.data, DType::BF16, shape, self.device).map_err(device_error);
+        }
+        let moved = Tensor::from_vec(tensor.to_f32()?, shape, self.device);
+        moved.and_then(|tensor| tensor.to_dtype(self.dtype)).map_err(device_error)
+    }
+
+    /// The whole model, with its small tensors from `weights`.
+    fn reference(
+        self,
+        weights: &dyn Fn(&str) -> Result<tensors::Tensor>,
+        embedding: Embedding,
+        head: Option<Tensor>,
+        audio_head: Tensor,
+        layers: Layers,
+    ) -> Result<Reference> {
+        let hidden = self.config.hidden_size;
+        let inner = weights("stop_predictor.1.weight")?.shape.first().copied().unwrap_or(0);
+        let get = |name: &str, shape: &[usize]| self.get(weights, name, shape);
+        Ok(Reference {
+            norm: get("model.norm.weight", &[hidden])?,
+            stop: StopHead {
+                norm: (get("stop_predictor.0.weight", &[hidden])?, get("stop_predictor.0.bias", &[hidden])?),
+                up: (get("stop_predictor.1.weight", &[inner, hidden])?, get("stop_predictor.1.bias", &[inner])?),
+                down: (get("stop_predictor.3.weight", &[1, inner])?, get("stop_predictor.3.bias", &[1])?),
+            },
+            config: self.config.clone(),
+            device: self.device.clone(),
+            dtype: self.dtype,
+            embedding,
+            head,
+            audio_head,
+            layers,
+        })
+    }
+}
+
+/// The rows of one sequence in a pass, and what they see.
+struct Turn {
+    first: usize,
+    rows: usize,
+    rope: Rope,
+    window: Tensor,
+    all: Tensor,
+}
+
+impl Turn {
+    fn new(first: usize, rows: usize, position: usize, place: Place) -> candle_core::Result<Turn> {
+        let (c, device) = (place.config, place.device);
+        Ok(Turn {
+            first,
+            rows,
+            rope: Rope::new(position, rows, c.head_dim, c.rope_theta, place.dtype, device)?,
+            window: causal_mask(position, rows, Some(c.sliding_window), device)?,
+            all: causal_mask(position, rows, None, device)?,
+        })
+    }
+}
+
 impl Layer {
-    fn load(config: &ModelConfig, i: usize, get: impl Fn(&str, &[usize]) -> Result<Tensor>) -> Result<Layer> {
+    fn load(place: Place, i: usize, weights: &dyn Fn(&str) -> Result<tensors::Tensor>) -> Result<Layer> {
+        let config = place.config;
         let (hidden, wide) = (config.hidden_size, config.intermediate_size);
         let (queries, keys) = (config.query_size(), config.key_value_size());
-        let get = |name: &str, shape: &[usize]| get(&format!("model.layers.{i}.{name}.weight"), shape);
+        let get =
+            |name: &str, shape: &[usize]| place.get(weights, &format!("model.layers.{i}.{name}.weight"), shape);
         Ok(Layer {
             kind: config.layer_types[i],
             norm: get("input_layernorm", &[hidden])?,
@@ -284,14 +433,34 @@ impl Layer {
         })
     }
 
-    /// `n: [t, hidden]` to queries `[heads, t, d]`, keys and values `[kv_heads, t, d]`.
-    fn queries_keys_values(&self, n: &Tensor, config: &ModelConfig) -> candle_core::Result<(Tensor, Tensor, Tensor)> {
-        let t = n.dim(0)?;
-        let heads = |weight: &Tensor, count: usize| {
-            linear(n, weight)?.reshape((t, count, config.head_dim))?.transpose(0, 1)?.contiguous()
-        };
-        let (heads_q, heads_kv) = (config.num_attention_heads, config.num_key_value_heads);
-        Ok((heads(&self.q, heads_q)?, heads(&self.k, heads_kv)?, heads(&self.v, heads_kv)?))
+    /// `x: [rows, hidden]` of all sequences through layer number `i`.
+    fn run(
+        &self,
+        i: usize,
+        x: &Tensor,
+        turns: &[Turn],
+        caches: &mut [&mut Cache],
+        config: &ModelConfig,
+    ) -> candle_core::Result<Tensor> {
+        let n = layer_norm(x, &self.norm, None, config.layer_norm_eps)?;
+        let (q, k, v) = (linear(&n, &self.q)?, linear(&n, &self.k)?, linear(&n, &self.v)?);
+        let mut mixed = Vec::with_capacity(turns.len());
+        for (turn, cache) in turns.iter().zip(caches) {
+            let heads = |x: &Tensor, count: usize| {
+                let rows = x.narrow(0, turn.first, turn.rows)?.reshape((turn.rows, count, config.head_dim))?;
+                rows.transpose(0, 1)?.contiguous()
+            };
+            let (heads_q, heads_kv) = (config.num_attention_heads, config.num_key_value_heads);
+            let (q, k, v) = (heads(&q, heads_q)?, heads(&k, heads_kv)?, heads(&v, heads_kv)?);
+            let (q, k, mask) = match self.kind {
+                LayerType::Sliding => (turn.rope.rotate(&q)?, turn.rope.rotate(&k)?, &turn.window),
+                LayerType::Full => (q, k, &turn.all),
+            };
+            let (k, v) = cache.append(i, k, v)?;
+            mixed.push(attend(&q, &k, &v, mask)?);
+        }
+        let attended = linear(&Tensor::cat(&mixed, 0)?, &self.o)?;
+        (x + attended)? + self.mlp(&n)?
     }
 
     /// `down(silu(gate n) * up n)`
@@ -314,10 +483,17 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor) -> candle_core::Res
     mixed.transpose(0, 1)?.reshape((t, h * d))
 }
 
-fn to_device(tensor: &tensors::Tensor, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
-    tensor.expect(&[Dtype::BF16, Dtype::F16, Dtype::F32], shape)?;
-    let values = tensor.to_f32()?;
-    Tensor::from_vec(values, shape, device).and_then(|tensor| tensor.to_dtype(dtype)).map_err(device_error)
+/// Rows of a matrix on the device.
+fn rows(matrix: &Tensor, ids: &[u32], device: &Device) -> candle_core::Result<Tensor> {
+    matrix.index_select(&Tensor::new(ids, device)?, 0)
+}
+
+/// Rows of a matrix on the host, as a matrix of the same type.
+fn host_rows(matrix: &tensors::Tensor, ids: &[u32]) -> tensors::Tensor {
+    let bytes = matrix.data.len() / matrix.shape[0];
+    let row = |id: &u32| &matrix.data[*id as usize * bytes..(*id as usize + 1) * bytes];
+    let data: Vec<u8> = ids.iter().flat_map(row).copied().collect();
+    tensors::Tensor { shape: vec![ids.len(), matrix.shape[1]], data: data.into(), ..matrix.clone() }
 }
 
 /// All elements in f32, row-major, on the host.

@@ -10,11 +10,12 @@ use Limit::{AtLeast, AtMost};
 
 /// The built-in limits.
 const DEFAULTS: &[(&str, Limit)] = &[
-    // The export against its own report and the source.
+    // The export against its own report, the reference's prompts and the source's weights.
     ("files.report_mismatches", AtMost(0.0)),
-    ("weights.worst_step", AtMost(0.51)),
-    ("weights.head_step", AtMost(0.51)),
-    ("weights.changed_tensors", AtMost(0.0)),
+    ("files.prompt_ids", AtMost(0.0)),
+    ("weights.int4_steps", AtMost(1.001)),
+    ("weights.int8_steps", AtMost(1.001)),
+    ("weights.changed", AtMost(0.0)),
     // Question 1: the engine against candle on the same weights.
     ("engine.mean_kl", AtMost(0.01)),
     ("engine.worst_kl", AtMost(0.01)),
@@ -28,9 +29,11 @@ const DEFAULTS: &[(&str, Limit)] = &[
     ("engine.reuse_differences", AtMost(0.0)),
     // Question 2: the engine against the original.
     ("reference.kl_error", AtMost(1e-4)),
+    ("quality.missing_steps", AtMost(0.0)),
     ("quality.relative_kl", AtMost(0.15)),
     ("quality.codebook_relative_kl", AtMost(0.15)),
     ("quality.group_relative_kl", AtMost(0.18)),
+    ("quality.words_relative_kl", AtMost(0.3)),
     ("quality.prompt_relative_kl", AtMost(0.3)),
     ("quality.tail_relative_kl", AtMost(1.0)),
     ("quality.relative_flips", AtMost(0.2)),
@@ -43,6 +46,7 @@ const DEFAULTS: &[(&str, Limit)] = &[
 
 /// Comparisons without which no record is a pass, whatever else it holds.
 pub const REQUIRED: &[&str] = &[
+    "files.prompt_ids",
     "engine.mean_kl",
     "engine.worst_kl",
     "engine.top1",
@@ -54,9 +58,11 @@ pub const REQUIRED: &[&str] = &[
     "engine.company_differences",
     "engine.reuse_differences",
     "reference.kl_error",
+    "quality.missing_steps",
     "quality.relative_kl",
     "quality.codebook_relative_kl",
     "quality.group_relative_kl",
+    "quality.words_relative_kl",
     "quality.prompt_relative_kl",
     "quality.tail_relative_kl",
     "quality.relative_flips",

@@ -5,6 +5,8 @@
 
 pub mod asr;
 pub mod audio;
+pub mod behaviour;
+pub mod check;
 mod dequantize;
 mod divergence;
 mod edits;
@@ -13,8 +15,12 @@ pub mod html;
 pub mod limits;
 mod measure;
 pub mod number;
+pub mod parity;
 pub mod prompts;
+pub mod quality;
 pub mod record;
+pub mod reference;
+pub mod weights;
 
 use std::fmt;
 
@@ -114,6 +120,11 @@ impl Verdict {
     /// True when there are comparisons and every one of them passed.
     pub fn passed(&self) -> bool {
         !self.comparisons.is_empty() && self.failures().next().is_none()
+    }
+
+    /// The worst value measured for `name`; NaN for a comparison that was not made.
+    pub fn measured(&self, name: &str) -> f64 {
+        self.comparisons.iter().find(|c| c.name == name).map_or(f64::NAN, |c| c.measured)
     }
 
     /// The comparisons that failed.

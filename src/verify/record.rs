@@ -10,11 +10,10 @@ use super::number::{self, round_all};
 use super::{Comparison, Verdict};
 use crate::engine::Backend;
 use crate::error::{Error, Result};
+pub use crate::format::layout::RECORD_FILE;
 use crate::format::{FileDigest, SourceReport};
 use crate::tensors::write::hex;
 
-/// Name of the file in an export folder.
-pub const RECORD_FILE: &str = "verify.json";
 /// Name of the format.
 pub const FORMAT: &str = "rumik-verify";
 /// Version that this program writes and reads.

@@ -41,6 +41,29 @@ pub struct Device {
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<CudaStream>);
 
+/// Where work goes: a stream and its device.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue<'a> {
+    /// The device.
+    pub device: &'a Device,
+    /// The stream.
+    pub stream: &'a Stream,
+}
+
+impl Queue<'_> {
+    /// [`Device::launch`] into this stream.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// [`Error::Device`] naming the kernel.
+    pub unsafe fn launch(&self, kernel: &Kernel, launch: Launch, arguments: &mut [*mut c_void]) -> Result<()> {
+        // SAFETY: the caller's argument.
+        unsafe { self.device.launch(self.stream, kernel, launch, arguments) }
+    }
+}
+
 /// Bytes on the device, freed when dropped.
 #[derive(Debug)]
 pub struct Memory {
@@ -448,6 +471,11 @@ impl Device {
     fn bind(&self) -> Result<()> {
         self.check("make the GPU current", self.context.bind_to_thread())
     }
+}
+
+/// A launch argument: the driver copies the value during the launch, so `value` must be a variable that lives until then.
+pub fn pointer<T>(value: &T) -> *mut c_void {
+    std::ptr::from_ref(value).cast_mut().cast()
 }
 
 impl Memory {

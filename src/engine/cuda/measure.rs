@@ -78,7 +78,7 @@ impl CudaEngine {
     /// # Errors
     /// [`crate::Error::Device`].
     pub fn kernel_times(&self, columns: usize, position: usize, repeats: usize) -> Result<Vec<KernelTime>> {
-        let (device, main, decoder) = (&self.device, &self.main, &self.decoder);
+        let (on, device, main, decoder) = (self.main(), &self.device, &self.main, &self.decoder);
         let layers = self.info.config.num_layers();
         self.occupy(columns, position)?;
         let mut times = Vec::new();
@@ -91,27 +91,27 @@ impl CudaEngine {
         };
         let every = |work: &dyn Fn(usize) -> Result<()>| device.capture(main, || (0..layers).try_for_each(work));
         let (input, output) = decoder.layer_bytes();
-        measure("project_in", layers, input, every(&|l| decoder.project_in(device, main, l, columns))?)?;
-        measure("attend", layers, 0, every(&|l| decoder.attend(device, main, l, columns, 0))?)?;
-        measure("project_out", layers, output, every(&|l| decoder.project_out(device, main, l, columns))?)?;
-        measure("layers", 1, layers * (input + output), every(&|l| decoder.layer(device, main, l, columns, 0))?)?;
+        measure("project_in", layers, input, every(&|l| decoder.project_in(on, l, columns))?)?;
+        measure("attend", layers, 0, every(&|l| decoder.attend(on, l, columns, 0))?)?;
+        measure("project_out", layers, output, every(&|l| decoder.project_out(on, l, columns))?)?;
+        measure("layers", 1, layers * (input + output), every(&|l| decoder.layer(on, l, columns, 0))?)?;
         // Two scores after each other would find the head in the cache: a pass through the layers goes between them.
         if columns > self.slots.len() {
             return Ok(times); // the slots' buffers end here
         }
         let scores = device.capture(main, || {
-            decoder.forward(device, main, columns, 0)?;
-            decoder.scores(device, main, columns, 0)
+            decoder.forward(on, columns, 0)?;
+            decoder.scores(on, columns, 0)
         })?;
         measure("layers + scores", 1, layers * (input + output) + decoder.head_bytes(), scores)?;
         let choose = device.capture(main, || {
             device.fill(main, decoder.out(), 0, columns * size_of::<FrameOut>())?;
-            (0..8).try_for_each(|_| decoder.choose(device, main, columns))
+            (0..8).try_for_each(|_| decoder.choose(on, columns))
         })?;
         measure("choose_token", 8, 0, choose)?;
         self.occupy(columns, position)?;
         if let Some(codec) = self.codec.as_ref().filter(|_| columns <= self.slots.len()) {
-            measure("codec frame", 1, codec.bytes(), device.capture(main, || codec.frame(device, main, columns))?)?;
+            measure("codec frame", 1, codec.bytes(), device.capture(main, || codec.frame(on, columns))?)?;
         }
         Ok(times)
     }

@@ -9,6 +9,7 @@
 //! nothing crosses to the host between tokens. The integer products have the bits of `engine::cpu::plain`; every column's
 //! result is independent of its neighbours, so a slot sounds the same alone and in company. `docs/cuda.md` says more.
 
+mod arena;
 mod codec;
 mod decoder;
 mod device;
@@ -21,7 +22,7 @@ mod tests;
 
 use codec::Codec;
 use decoder::{Decoder, MAX_COLUMNS};
-use device::{Device, Event, Graph, Memory, Pinned, Stream};
+use device::{Device, Event, Graph, Memory, Pinned, Queue, Stream};
 use kernels::{Column, FrameOut, Sequence};
 
 use super::{Backend, End, Engine, Info, Observer, Request, Scores, Step, sampler};
@@ -120,7 +121,7 @@ impl CudaEngine {
         let (main, side) = (device.stream()?, device.stream()?);
         let config = &export.config;
         let slots = options.slots;
-        let mut decoder = Decoder::load(&device, &main, export, slots, options.positions)?;
+        let mut decoder = Decoder::load(Queue { device: &device, stream: &main }, export, slots, options.positions)?;
         if !options.persistent {
             decoder.separate_phases();
         }
@@ -130,7 +131,7 @@ impl CudaEngine {
         let codec = match export.codec.as_ref().filter(|_| options.codec) {
             Some(codec) => {
                 let shared = (decoder.columns(), decoder.out());
-                Some(Codec::load(&device, &main, codec, config, slots, shared)?)
+                Some(Codec::load(Queue { device: &device, stream: &main }, codec, config, slots, shared)?)
             }
             None => None,
         };
@@ -175,6 +176,14 @@ impl CudaEngine {
         MemoryUse { decoder: self.decoder.bytes(), codec: self.codec.as_ref().map_or(0, Codec::bytes) }
     }
 
+    fn main(&self) -> Queue<'_> {
+        Queue { device: &self.device, stream: &self.main }
+    }
+
+    fn side(&self) -> Queue<'_> {
+        Queue { device: &self.device, stream: &self.side }
+    }
+
     fn capture(&self, columns: usize) -> Result<Graphs> {
         let (device, decoder, quantizers) = (&self.device, &self.decoder, self.info.config.num_quantizers);
         let out_bytes = columns * size_of::<FrameOut>();
@@ -182,18 +191,18 @@ impl CudaEngine {
             device.write(&self.main, decoder.columns(), &self.columns[..columns])?;
             device.fill(&self.main, decoder.out(), 0, out_bytes)?;
             for token in 0..quantizers {
-                decoder.scores(device, &self.main, columns, 0)?;
-                decoder.choose(device, &self.main, columns)?;
+                decoder.scores(self.main(), columns, 0)?;
+                decoder.choose(self.main(), columns)?;
                 if token + 1 < quantizers {
-                    decoder.forward(device, &self.main, columns, 0)?;
+                    decoder.forward(self.main(), columns, 0)?;
                 }
             }
             device.read_into(&self.main, decoder.out(), &self.out, columns)
         })?;
-        let tail = device.capture(&self.main, || decoder.forward(device, &self.main, columns, 0))?;
+        let tail = device.capture(&self.main, || decoder.forward(self.main(), columns, 0))?;
         let codec = match &self.codec {
             Some(codec) => Some(device.capture(&self.side, || {
-                codec.frame(device, &self.side, columns)?;
+                codec.frame(self.side(), columns)?;
                 device.read_into(&self.side, codec.pcm(), &self.pcm, columns * codec.samples_per_frame())
             })?),
             None => None,
@@ -244,7 +253,7 @@ impl CudaEngine {
         for (chunk, tokens) in prompt.chunks(MAX_COLUMNS).enumerate() {
             let first = chunk * MAX_COLUMNS;
             self.stage(slot, tokens, first)?;
-            self.decoder.forward(&self.device, &self.main, tokens.len(), first + tokens.len())?;
+            self.decoder.forward(self.main(), tokens.len(), first + tokens.len())?;
         }
         let last = self.slots.len() + (prompt.len() - 1) % MAX_COLUMNS;
         let (to, from) = (self.decoder.residual(slot), self.decoder.residual(last));
@@ -287,14 +296,14 @@ impl CudaEngine {
         let (count, seen) = (tokens.len(), first + tokens.len());
         let mut residual = vec![0f32; count * hidden];
         for layer in 0..self.info.config.num_layers() {
-            self.decoder.layer(&self.device, &self.main, layer, count, seen)?;
+            self.decoder.layer(self.main(), layer, count, seen)?;
             self.device.read(&self.main, self.decoder.residual(self.slots.len()), &mut residual)?;
             self.device.synchronize(&self.main)?;
             for (i, residual) in residual.chunks(hidden).enumerate() {
                 observer.layer(layer, first + i, residual);
             }
         }
-        self.decoder.scores(&self.device, &self.main, count, self.normed.address())?;
+        self.decoder.scores(self.main(), count, self.normed.address())?;
         let (mut normed, mut logits) = (vec![0f32; count * hidden], vec![0f32; count * rows]);
         let mut stop = vec![0f32; count * self.decoder.stop_inner()];
         self.device.read(&self.main, self.normed.address(), &mut normed)?;
@@ -325,7 +334,7 @@ impl Engine for CudaEngine {
         }
         self.prefill(slot, request.prompt)?;
         if let Some(codec) = &self.codec {
-            codec.reset(&self.device, &self.main, slot)?;
+            codec.reset(self.main(), slot)?;
         }
         self.sequence[0] = Sequence {
             temperature: request.sampling.temperature,

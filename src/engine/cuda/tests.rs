@@ -148,7 +148,7 @@ fn poison(engine: &CudaEngine) {
 }
 
 fn run_layer(engine: &CudaEngine, layer: usize, columns: usize, positions: usize) {
-    engine.decoder.layer(&engine.device, &engine.main, layer, columns, positions).unwrap();
+    engine.decoder.layer(engine.main(), layer, columns, positions).unwrap();
     engine.device.synchronize(&engine.main).unwrap();
 }
 
@@ -300,7 +300,7 @@ fn heads_have_the_plain_meaning() {
         for count in [1, 4, 5, 11] {
             let column = |i: i32| Column { slot: 0, position: i, live: 1, row: 1 + i };
             let pass = prepare(&engine, (0..count as i32).map(column).collect(), 3);
-            engine.decoder.scores(&engine.device, &engine.main, count, engine.normed.address()).unwrap();
+            engine.decoder.scores(engine.main(), count, engine.normed.address()).unwrap();
             let normed: Vec<f32> = read(&engine, engine.normed.address(), count * hidden);
             let mut expected = vec![0.0; count * hidden];
             for (x, out) in pass.x.chunks(hidden).zip(expected.chunks_mut(hidden)) {
@@ -384,7 +384,7 @@ fn the_choice_is_the_plain_samplers() {
         engine.device.write(&engine.main, engine.decoder.sequence(0), &[sequence]).unwrap();
         engine.device.write(&engine.main, engine.decoder.columns(), &[column]).unwrap();
         engine.device.fill(&engine.main, engine.decoder.out(), 0, size_of::<FrameOut>()).unwrap();
-        engine.decoder.choose(&engine.device, &engine.main, 1).unwrap();
+        engine.decoder.choose(engine.main(), 1).unwrap();
         let out = read::<FrameOut>(&engine, engine.decoder.out(), 1)[0];
         let outlook = Outlook { logits: &logits, stop_probability: 1.0 / (1.0 + (-stop).exp()), end_row };
         let noise = Noise { seed, sequence: case, step: step as u32 };

@@ -77,7 +77,32 @@ pub(super) struct Int4Facts {
 }
 
 impl Facts {
+    /// Reads the file. One that states nothing to compare is refused: it would make everything else look verified.
     pub fn parse(place: &str, json: &[u8]) -> Result<Facts> {
-        serde_json::from_slice(json).map_err(|e| Error::invalid(place, "content", "the documented JSON", e))
+        let bad = |e| Error::invalid(place, "content", "the documented JSON", e);
+        let value: serde_json::Value = serde_json::from_slice(json).map_err(bad)?;
+        if !value.is_object() {
+            return Err(Error::invalid(place, "content", "the documented JSON", "no object"));
+        }
+        let facts: Facts = serde_json::from_value(value).map_err(bad)?;
+        let count = facts.prompts.len() + facts.tokenizer_cases.len() + facts.frame_cases.len();
+        match count {
+            0 => Err(Error::invalid(place, "content", "prompts, tokenizer_cases or frame_cases", "none of them")),
+            _ => Ok(facts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_states_nothing_is_refused() {
+        for empty in ["{}", "[]", "null", "\"\"", "{\"prompts\": []}", "{\"rule\": {\"min_new_tokens\": 8}}"] {
+            let error = Facts::parse("golden.json", empty.as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("golden.json: content: expected "), "{empty}: {error}");
+        }
+        assert!(Facts::parse("golden.json", br#"{"prompts": [{"prompt_ids": [2]}]}"#).is_ok());
     }
 }

@@ -1,0 +1,326 @@
+//! The streaming Mimi decoder on the device: one frame of many streams, as a fixed list of launches.
+//!
+//! Meaning: `engine::mimi`. The streams' state is what `engine::mimi::State` holds: past rows of every convolution, the ring
+//! of keys and values, the position.
+
+#![allow(unsafe_code)]
+
+mod build;
+
+use std::ffi::c_void;
+
+use build::Builder;
+
+use super::arena::Arena;
+use super::device::{Kernel, Launch, Memory, Plain, Queue, Start, pointer};
+use super::kernels::Address;
+use crate::config::CodecConfig;
+use crate::error::{Error, Result};
+use crate::format;
+
+/// Positions of the transformer per frame.
+const UPSAMPLING: usize = 2;
+/// Outputs of a `rows` block are `WARPS` times the outputs of a warp.
+const WARPS: usize = 8;
+
+/// `Streams` of codec.cu.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Streams {
+    columns: Address,
+    out: Address,
+    position: Address,
+}
+
+/// `Rows` of codec.cu.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Rows {
+    w: Address,
+    bias: Address,
+    past: Address,
+    x: Address,
+    y: Address,
+    residual: Address,
+    scale: Address,
+    norm: Address,
+    norm_bias: Address,
+    t: i32,
+    n: i32,
+    k: i32,
+    stride: i32,
+    kept: i32,
+    new_size: i32,
+    elu: i32,
+    finish: i32,
+    eps: f32,
+}
+
+/// `Carry` of codec.cu.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Carry {
+    past: Address,
+    x: Address,
+    kept: i32,
+    new_size: i32,
+}
+
+const _: () = assert!(size_of::<Streams>() == 24 && size_of::<Rows>() == 112 && size_of::<Carry>() == 24);
+
+// SAFETY: a repr(C) struct of integers.
+unsafe impl Plain for Carry {}
+// SAFETY: any bits are a value.
+unsafe impl Plain for f64 {}
+// SAFETY: any bits are a value.
+unsafe impl Plain for i32 {}
+
+const STORE: i32 = 0;
+const ADD: i32 = 1;
+const ADD_SCALED: i32 = 2;
+const GELU: i32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Attend {
+    qkv: Address,
+    keys: Address,
+    values: Address,
+    y: Address,
+    frequencies: Address,
+}
+
+#[derive(Debug)]
+enum Step {
+    LookUp { codebooks: Address, y: Address },
+    Rows(Box<Rows>),
+    Upsample { filter: Address, past: Address, x: Address, y: Address },
+    Attend(Attend),
+}
+
+/// The codec on a device.
+#[derive(Debug)]
+pub struct Codec {
+    config: CodecConfig,
+    quantizers: usize,
+    steps: Vec<Step>,
+    carries: Address,
+    carry_count: usize,
+    /// State that a reset clears: addresses and bytes a slot.
+    past: Vec<(Address, usize)>,
+    streams: Streams,
+    pcm: Address,
+    rows: [Kernel; 4],
+    look_up: Kernel,
+    upsample: Kernel,
+    attend: Kernel,
+    carry: Kernel,
+    memory: Vec<Memory>,
+}
+
+/// Positions the ring of keys and values holds: all that the newest of a frame's positions and the oldest one see.
+fn ring_rows(config: &CodecConfig) -> usize {
+    (config.sliding_window + UPSAMPLING - 1).next_multiple_of(4)
+}
+
+/// Checks that the kernels cover a codec.
+fn check(codec: &format::Codec, model: &crate::config::ModelConfig) -> Result<()> {
+    let config = &codec.config;
+    let refuse =
+        |why: String| Err(Error::Unsupported { what: format!("{}: this codec on a GPU", codec.weights.place()), why });
+    if config.num_residual_layers > 1 && config.dilation_growth_rate > 1 {
+        return refuse("dilated convolutions are not implemented".into());
+    }
+    if !config.head_dim.is_multiple_of(4) || 128 % config.head_dim != 0 {
+        return refuse(format!("head_dim {}; a divisor of 128 from 4 up is supported", config.head_dim));
+    }
+    let narrowest = config.num_filters / config.compress;
+    if !narrowest.is_multiple_of(4) || !config.codebook_dim.is_multiple_of(2) {
+        return refuse(format!("{narrowest} channels in the narrowest convolution; multiples of 4 are supported"));
+    }
+    if model.codebook_size > config.codebook_size || model.num_quantizers > config.num_quantizers {
+        let found = format!("{} codebooks of {}", config.num_quantizers, config.codebook_size);
+        return refuse(format!("{found}; the model makes {} of {}", model.num_quantizers, model.codebook_size));
+    }
+    Ok(())
+}
+
+impl Codec {
+    /// Copies the decoder half to the device and reserves the state of `slots` streams.
+    ///
+    /// `columns` and `out` are the addresses of the decoder's columns and outputs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a codec the kernels do not cover; [`Error::Invalid`] naming a tensor; [`Error::Device`].
+    pub fn load(
+        on: Queue<'_>,
+        codec: &format::Codec,
+        model: &crate::config::ModelConfig,
+        slots: usize,
+        (columns, out): (Address, Address),
+    ) -> Result<Codec> {
+        check(codec, model)?;
+        let config = codec.config.clone();
+        let mut build =
+            Builder { arena: Arena::new(on), file: &codec.weights, slots, steps: Vec::new(), carries: Vec::new() };
+        let frequency = |j: usize| config.rope_theta.powf(-2.0 * j as f64 / config.head_dim as f64);
+        let frequencies: Vec<f64> = (0..config.head_dim / 2).map(frequency).collect();
+        let frequencies = build.arena.upload(&frequencies)?;
+        let mut x = build.quantizer(&config, model.num_quantizers)?;
+        x = build.upsample(&config, x)?;
+        for layer in 0..config.num_hidden_layers {
+            x = build.transformer_layer(&config, layer, frequencies, x)?;
+        }
+        let pcm = build.seanet(&config, x)?;
+        let position = build.arena.upload(&vec![0i32; slots])?;
+        let carries = build.carries.clone();
+        let carry_address = build.arena.upload(&carries)?;
+        let [r0, r1, r2, r3, look_up, upsample, attend, carry] = on.device.kernels([
+            "rows_2_8",
+            "rows_2_32",
+            "rows_16_8",
+            "rows_16_32",
+            "look_up",
+            "upsample",
+            "attend_ring",
+            "carry",
+        ])?;
+        Ok(Codec {
+            quantizers: model.num_quantizers,
+            carry_count: carries.len(),
+            past: carries.iter().map(|carry| (carry.past, carry.kept as usize * 4)).collect(),
+            steps: build.steps,
+            carries: carry_address,
+            streams: Streams { columns, out, position },
+            pcm: pcm.at,
+            rows: [r0, r1, r2, r3],
+            look_up,
+            upsample,
+            attend,
+            carry,
+            memory: build.arena.into_memory(),
+            config,
+        })
+    }
+
+    /// Bytes reserved on the device.
+    pub fn bytes(&self) -> usize {
+        self.memory.iter().map(Memory::bytes).sum()
+    }
+
+    /// Samples a frame.
+    pub fn samples_per_frame(&self) -> usize {
+        self.config.samples_per_frame()
+    }
+
+    /// Address of the samples, `[columns, samples_per_frame]` f32; a column without a frame keeps older ones.
+    pub fn pcm(&self) -> Address {
+        self.pcm
+    }
+
+    /// Makes a slot's stream new.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn reset(&self, on: Queue<'_>, slot: usize) -> Result<()> {
+        for &(past, bytes) in &self.past {
+            on.device.fill(on.stream, past + (slot * bytes) as u64, 0, bytes)?;
+        }
+        on.device.fill(on.stream, self.streams.position + slot as u64 * 4, 0, 4)
+    }
+
+    /// Decodes the frame that each of `columns` columns completed, if it did.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn frame(&self, on: Queue<'_>, columns: usize) -> Result<()> {
+        for (index, step) in self.steps.iter().enumerate() {
+            let start = if index == 0 { Start::InOrder } else { Start::Early };
+            self.run(on, step, columns, start)?;
+        }
+        let (count, t) = (self.carry_count as i32, UPSAMPLING as i32);
+        let most = self.past.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+        let arguments = [pointer(&self.streams), pointer(&self.carries), pointer(&count), pointer(&t)];
+        self.launch(on, &self.carry, [self.carry_count + 1, columns, 1], 256, most, &arguments, Start::Early)
+    }
+
+    #[allow(clippy::too_many_arguments)] // a launch's own parameters
+    fn launch(
+        &self,
+        on: Queue<'_>,
+        kernel: &Kernel,
+        grid: [usize; 3],
+        block: usize,
+        shared: usize,
+        arguments: &[*mut c_void],
+        start: Start,
+    ) -> Result<()> {
+        // SAFETY: callers pass what the kernels of codec.cu take; the builder sized every buffer for `slots` columns.
+        unsafe { on.launch(kernel, Launch { grid, block, shared, start }, &mut arguments.to_vec()) }
+    }
+
+    fn run(&self, on: Queue<'_>, step: &Step, columns: usize, start: Start) -> Result<()> {
+        let config = &self.config;
+        let (channels, stride) = (config.hidden_size as i32, UPSAMPLING as i32);
+        match step {
+            Step::LookUp { codebooks, y } => {
+                let sizes =
+                    [self.quantizers, config.num_semantic_quantizers, config.codebook_size, config.codebook_dim];
+                let [q, semantic, codes, dim] = sizes.map(|n| n as i32);
+                let arguments = [
+                    pointer(&self.streams),
+                    pointer(codebooks),
+                    pointer(y),
+                    pointer(&q),
+                    pointer(&semantic),
+                    pointer(&codes),
+                    pointer(&dim),
+                ];
+                self.launch(on, &self.look_up, [columns, 1, 1], 256, 0, &arguments, start)
+            }
+            Step::Upsample { filter, past, x, y } => {
+                let arguments = [
+                    pointer(&self.streams),
+                    pointer(filter),
+                    pointer(past),
+                    pointer(x),
+                    pointer(y),
+                    pointer(&channels),
+                    pointer(&stride),
+                ];
+                self.launch(on, &self.upsample, [columns, 1, 1], 256, 0, &arguments, start)
+            }
+            Step::Attend(Attend { qkv, keys, values, y, frequencies }) => {
+                let (heads, dim, window) = (config.num_attention_heads, config.head_dim, config.sliding_window);
+                let rows = ring_rows(config);
+                let [heads_arg, dim_arg, ring, window_arg] = [heads, dim, rows, window].map(|n| n as i32);
+                let arguments = [
+                    pointer(&self.streams),
+                    pointer(qkv),
+                    pointer(keys),
+                    pointer(values),
+                    pointer(y),
+                    pointer(frequencies),
+                    pointer(&heads_arg),
+                    pointer(&dim_arg),
+                    pointer(&ring),
+                    pointer(&window_arg),
+                ];
+                let shared = UPSAMPLING * (rows + dim) * 4;
+                self.launch(on, &self.attend, [heads, columns, 1], 256, shared, &arguments, start)
+            }
+            Step::Rows(rows) => {
+                let (t, n, k) = (rows.t as usize, rows.n as usize, rows.k as usize);
+                let (many, long) = (t > 2, k > 128 && n > 1);
+                let (r, lanes) = (if many { 16 } else { 2 }, if long { 32 } else { 8 });
+                let kernel = &self.rows[usize::from(many) * 2 + usize::from(long)];
+                let grid = [n.div_ceil(WARPS * (32 / lanes)), t.div_ceil(r), columns];
+                let shared = ((r - 1) * rows.stride as usize + k) * 4;
+                let arguments = [pointer(&self.streams), pointer(&**rows)];
+                self.launch(on, kernel, grid, 256, shared, &arguments, start)
+            }
+        }
+    }
+}
+
+// STORE is what `Rows::default()` asks for.
+const _: () = assert!(STORE == 0);

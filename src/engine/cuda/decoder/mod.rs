@@ -1,0 +1,131 @@
+//! The language model on the device: its weights, its cache, one pass of columns through the layers, the choice of tokens.
+
+mod limits;
+mod load;
+mod phases;
+
+use super::device::{Kernel, Memory};
+use super::kernels::{self, Address, Buffers, Head, HeadBuffers, Pass, Sequence, Shape};
+use super::pack;
+
+/// Columns of one pass at most: a prompt's positions, or slots.
+pub const MAX_COLUMNS: usize = 64;
+/// Columns up to which the narrow kernels run.
+const NARROW_COLUMNS: usize = 8;
+/// Threads of a matrix block, and its warps.
+const THREADS: usize = 512;
+const WARPS: usize = 16;
+/// Shared memory for one tile in flight in every warp of a block.
+const RING_STEP: usize = WARPS * pack::INT4_TILE;
+/// Tiles in flight, `project_in` and `project_out`: everywhere, and where a block has `DEEP_SHARED_BYTES` of shared memory
+/// (compute capability 8.0 and 9.0).
+const SHALLOW: [usize; 2] = [3, 3];
+const DEEP: [usize; 2] = [6, 7];
+const DEEP_SHARED_BYTES: usize = 160 << 10;
+/// Tiles in flight in the persistent kernel (`DEPTH` of layers.cu).
+const PASS_DEPTH: usize = 3;
+/// More than the fixed shared memory of the persistent kernel.
+const PASS_FIXED_BYTES: usize = 32 << 10;
+/// Threads of a block of the persistent kernel.
+const PASS_THREADS: usize = 640;
+/// Column tiles of a wide block (`WIDE_TILES` of layer.cu).
+const WIDE_TILES: usize = 5;
+/// Positions of the shortest attention split and the most splits (`STEP` and `MAX_CHUNKS` of layer.cuh).
+const STEP: usize = 16;
+const MAX_CHUNKS: usize = 32;
+/// Most positions of a slot.
+const MAX_POSITIONS: usize = 8192;
+/// More than the fixed shared memory of `project_in` and `scores`.
+const STATIC_BYTES: usize = 4 << 10;
+/// Shared memory for the partial sums of the narrow `project_in`.
+const PART_BYTES: usize = 48 << 10;
+
+#[derive(Debug)]
+struct Functions {
+    project_in: [Kernel; 2],
+    project_out: [Kernel; 2],
+    norm_columns: Kernel,
+    project_in_wide: Kernel,
+    round_columns: Kernel,
+    project_out_wide: Kernel,
+    attend: Kernel,
+    scores: Kernel,
+    choose: Kernel,
+    passes: Option<[Kernel; 2]>,
+}
+
+/// The language model on a device.
+#[derive(Debug)]
+pub struct Decoder {
+    functions: Functions,
+    shape: Shape,
+    pub(super) layers: Vec<kernels::Layer>,
+    pub(super) buffers: Buffers,
+    head: Head,
+    pub(super) head_buffers: HeadBuffers,
+    pass: Pass,
+    depth: [usize; 2],
+    tiles: usize,
+    blocks: usize,
+    shared_bytes: usize,
+    head_columns: usize,
+    memory: Vec<Memory>,
+}
+
+impl Decoder {
+    /// Masks the end for good; for measurements.
+    pub fn never_end(&mut self) {
+        self.head.min_new_tokens = i32::MAX;
+    }
+
+    /// Bytes reserved on the device.
+    pub fn bytes(&self) -> usize {
+        self.memory.iter().map(Memory::bytes).sum()
+    }
+
+    /// Weight bytes that `project_in` and `project_out` read a layer.
+    pub fn layer_bytes(&self) -> (usize, usize) {
+        (self.pass.input_stride as usize, self.pass.output_stride as usize)
+    }
+
+    /// Weight bytes that `scores` reads.
+    pub fn head_bytes(&self) -> usize {
+        let Head { bf16, count, hidden, inner, .. } = self.head;
+        (count * hidden * (1 + bf16) + inner * hidden * 4) as usize
+    }
+
+    /// Address of the columns of a pass, `[MAX_COLUMNS]` of [`Column`].
+    pub fn columns(&self) -> Address {
+        self.buffers.columns
+    }
+
+    /// Address of row `row` of the residual stream: slots first, then [`MAX_COLUMNS`] rows for prompts.
+    pub fn residual(&self, row: usize) -> Address {
+        self.buffers.x + (row * self.shape.hidden as usize * 4) as u64
+    }
+
+    /// Address of a slot's [`Sequence`].
+    pub fn sequence(&self, slot: usize) -> Address {
+        self.head_buffers.sequences + (slot * size_of::<Sequence>()) as u64
+    }
+
+    /// Address of the columns' [`FrameOut`].
+    pub fn out(&self) -> Address {
+        self.head_buffers.out
+    }
+
+    /// Address of column `column`'s logits, `[audio rows]` f32.
+    pub fn logits(&self, column: usize) -> Address {
+        self.head_buffers.logits + (column * self.head.count as usize * 4) as u64
+    }
+
+    /// Address of column `column`'s inner values of the stop head, whose sum with the bias is the logit of P(stop).
+    pub fn stop_terms(&self, column: usize) -> Address {
+        self.head_buffers.stop + (column * self.head.inner as usize * 4) as u64
+    }
+
+    /// Width of the stop head's inner layer.
+    pub fn stop_inner(&self) -> usize {
+        self.head.inner as usize
+    }
+}

@@ -1,0 +1,239 @@
+//! The gate: every check on one export, in order, and the record of it.
+
+use super::behaviour::Trial;
+use super::limits::{Limits, kind_of};
+use super::record::{EngineFacts, ExportFacts, LimitKind, MatrixFigure, Mode, Outcome, Record, ReferenceFacts};
+use super::reference::{Item, ReferenceFile};
+use super::{Verdict, differing, parity, quality, weights};
+use crate::checkpoint::Checkpoint;
+use crate::config::{MIN_NEW_TOKENS, ModelConfig};
+use crate::engine::{Backend, Engine};
+use crate::error::Result;
+use crate::format::{Encoding, Export, FileDigest, Files, Paths, Report};
+use crate::pass::{Digests, ENGINE_SOURCES};
+use crate::reference::Device;
+use crate::speech::Speech;
+use crate::tensors::write::Digested;
+
+/// Slots that the engine needs, so that sequences can be compared alone and in company.
+pub const SLOTS: usize = 3;
+/// Longest sequence of a quick run; a sliding window is crossed only when it is shorter.
+const QUICK_POSITIONS: usize = 1024;
+/// Positions compared on both sides of the point where the window begins to slide.
+const AROUND_WINDOW: usize = 24;
+
+/// What is verified.
+pub struct Subject<'a> {
+    /// Where its files are.
+    pub paths: &'a Paths,
+    /// Its files.
+    pub files: &'a Files,
+    /// The same, read.
+    pub export: &'a Export,
+    /// The engine that is to serve it, with [`SLOTS`] slots.
+    pub engine: &'a mut dyn Engine,
+}
+
+/// Against what, and how strictly.
+pub struct Plan<'a> {
+    /// What the original says.
+    pub reference: &'a ReferenceFile,
+    /// The original's weights, where they are at hand.
+    pub source: Option<&'a Checkpoint>,
+    /// Where candle runs.
+    pub device: &'a Device,
+    /// How much is run.
+    pub mode: Mode,
+    /// The limits.
+    pub limits: &'a Limits,
+}
+
+/// Told what is being done, how much of it is done, and how much there is.
+pub type Progress<'a> = &'a mut dyn FnMut(&'static str, usize, usize);
+
+/// Runs every check.
+///
+/// # Errors
+/// [`crate::Error::Invalid`] when reference and export do not belong together, before anything is measured; errors of
+/// files, engine and candle. A figure that is bad is no error: it fails its comparison.
+pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Record> {
+    let Subject { paths, files, export, engine } = subject;
+    let (reference, limits) = (plan.reference, plan.limits);
+    let report = files.report.as_ref().map(|json| Report::parse(&files.name, json)).transpose()?;
+    reference.check_fits(&export.config, report.as_ref())?;
+    let items = reference.items_of(plan.mode == Mode::Quick)?;
+    let mut verdict = Verdict::default();
+
+    let digests = file_digests(paths, progress)?;
+    judge_files(&digests, report.as_ref(), export, &items, &mut verdict, limits)?;
+    if let Some(source) = plan.source {
+        progress("weights", 0, 1);
+        weights::judge(export, &files.weights, source, &mut verdict, limits)?;
+    }
+
+    let model = parity::dequantized_model(export, &files.weights, plan.device)?;
+    let sequences = sequences(&items, plan.mode, export);
+    let positions: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
+    let mut done = 0;
+    let parity = parity::judge(engine, &model, &sequences, &mut verdict, limits, &mut |count| {
+        done += count;
+        progress("engine against candle", done, positions);
+    })?;
+    drop(model);
+    let trial = trial(&items, plan.mode);
+    progress("choices", 0, 2);
+    let judged = trial.judge_choices(engine, &mut verdict, limits);
+    progress("choices", 1, 2);
+    let judged = judged.and_then(|()| trial.judge_slots(engine, &mut verdict, limits));
+    fail_or_stop(judged, "engine.choice_ends", &mut verdict, limits)?;
+
+    let steps: usize = items.iter().map(|item| item.tokens.len()).sum();
+    let mut done = 0;
+    let quality = quality::judge(engine, reference, &items, &mut verdict, limits, &mut |count| {
+        done += count;
+        progress("engine against the original", done, steps);
+    })?;
+
+    let kl_error = verdict.measured("reference.kl_error");
+    Record {
+        verdict: Outcome::Fail, // until it is sealed
+        mode: plan.mode,
+        limits: kind_of(&verdict.comparisons).unwrap_or(LimitKind::Custom),
+        export: ExportFacts { files: digests, matrices: report.as_ref().map(matrices).unwrap_or_default() },
+        engine: engine_facts(engine),
+        reference: ReferenceFacts {
+            source: reference.facts.source.clone(),
+            prompts: reference.facts.prompts.name.clone(),
+            sha256: reference.sha256.clone(),
+            sampling: reference.facts.sampling,
+            kl_error,
+        },
+        comparisons: verdict.comparisons,
+        parity,
+        quality,
+        digest: String::new(),
+    }
+    .seal()
+}
+
+/// An engine that refuses to speak after a check has failed is another failure (it refuses logits that are not finite);
+/// one that refuses although all is well could not be judged.
+fn fail_or_stop(judged: Result<()>, name: &str, verdict: &mut Verdict, limits: &Limits) -> Result<()> {
+    match judged {
+        Err(error) if verdict.failures().next().is_some() => {
+            verdict.measure(name, limits.of(name), f64::NAN, || error.to_string());
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn file_digests(paths: &Paths, progress: Progress) -> Result<Vec<FileDigest>> {
+    let (named, mut digests) = (paths.named(), Digests::of_user());
+    let total = named.len();
+    let digest = |(index, (name, path)): (usize, (String, &std::path::Path))| {
+        progress("hashing", index, total);
+        Ok(FileDigest { name, content: digests.of(path)? })
+    };
+    named.into_iter().enumerate().map(digest).collect()
+}
+
+/// The weights are those of the report, and the tokenizer makes the ids that the original was given.
+fn judge_files(
+    digests: &[FileDigest],
+    report: Option<&Report>,
+    export: &Export,
+    items: &[&Item],
+    verdict: &mut Verdict,
+    limits: &Limits,
+) -> Result<()> {
+    if let (Some(report), Some(weights)) = (report, digests.first()) {
+        judge_report(&weights.content, report, verdict, limits);
+    }
+    let speech = Speech::load(&export.config, &export.tokenizer)?;
+    for item in items {
+        // A prompt that cannot be built at all is one that differs throughout.
+        let ids = item.prompt.ids(&speech).unwrap_or_default();
+        let (count, _) = differing(&ids, &item.ids);
+        verdict.measure("files.prompt_ids", limits.of("files.prompt_ids"), count, || item.prompt.id.clone());
+    }
+    Ok(())
+}
+
+/// Whether the weights are those that `export.json` was written for.
+pub fn judge_report(weights: &Digested, report: &Report, verdict: &mut Verdict, limits: &Limits) {
+    let different = f64::from(u8::from(report.output.content != *weights));
+    let limit = limits.of("files.report_mismatches");
+    verdict.measure("files.report_mismatches", limit, different, || "weights are not those of export.json".into());
+}
+
+/// The beginning of some prompts as the original speaks them, and one sequence around the point where the window slides.
+fn sequences(items: &[&Item], mode: Mode, export: &Export) -> Vec<parity::Sequence> {
+    let (count, tokens) = if mode == Mode::Quick { (4, 48) } else { (12, 128) };
+    let whole = |item: &&Item| [&item.ids[..], &item.tokens[..tokens.min(item.tokens.len())]].concat();
+    let mut sequences: Vec<parity::Sequence> = items
+        .iter()
+        .take(count)
+        .map(|item| parity::Sequence { name: item.prompt.id.clone(), ids: whole(item), from: 0 })
+        .collect();
+    let length = export.config.sliding_window + AROUND_WINDOW;
+    if length <= export.config.max_position_embeddings && (mode == Mode::Full || length <= QUICK_POSITIONS) {
+        sequences.push(longer_than_the_window(items, &export.config));
+    }
+    sequences
+}
+
+/// A sequence that is longer than the sliding window, compared around the point where the window begins to slide.
+///
+/// It holds what the original says to all `items`, one after the other, as often as needed.
+pub fn longer_than_the_window(items: &[&Item], config: &ModelConfig) -> parity::Sequence {
+    let units = items.iter().flat_map(|item| &item.tokens[..item.tokens.len() - 1]);
+    let length = config.sliding_window + AROUND_WINDOW;
+    let ids = items.iter().flat_map(|item| &item.ids).take(MIN_NEW_TOKENS).chain(units.cycle());
+    parity::Sequence {
+        name: "a sequence longer than the window".to_owned(),
+        ids: ids.copied().take(length).collect(),
+        from: config.sliding_window.saturating_sub(AROUND_WINDOW),
+    }
+}
+
+fn trial(items: &[&Item], mode: Mode) -> Trial {
+    let (count, tokens) = if mode == Mode::Quick { (3, 48) } else { (6, 96) };
+    Trial { prompts: items.iter().take(count).map(|item| item.ids.clone()).collect(), tokens }
+}
+
+fn matrices(report: &Report) -> Vec<MatrixFigure> {
+    let int4 = report.matrices.iter().filter(|matrix| matrix.encoding == Encoding::Int4);
+    int4.map(|m| MatrixFigure { name: m.name.clone(), relative_error: m.error.relative_error }).collect()
+}
+
+fn engine_facts(engine: &dyn Engine) -> EngineFacts {
+    let info = engine.info();
+    EngineFacts {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        sources: ENGINE_SOURCES.to_owned(),
+        backend: info.kind,
+        description: info.backend.clone(),
+        device: match info.kind {
+            Backend::Cpu => processor(),
+            Backend::Cuda => info.backend.clone(),
+        },
+        driver: match info.kind {
+            Backend::Cpu => None,
+            Backend::Cuda => driver(),
+        },
+    }
+}
+
+/// The processor's name, where the system tells it.
+fn processor() -> String {
+    let names = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = names.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// The version of NVIDIA's driver, where the system tells it.
+fn driver() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    Some(text.lines().next()?.split_whitespace().collect::<Vec<_>>().join(" "))
+}

@@ -1,0 +1,185 @@
+//! Question 1: is the engine right? Engine and candle on the same, dequantized weights, position by position.
+
+use crate::config::ModelConfig;
+use crate::engine::{Engine, Observer, Scores};
+use crate::error::Result;
+use crate::format::{Export, Head};
+use crate::reference::{Cache, Device, Precision, Reference, to_host};
+use crate::tensors::{Bytes, Dtype, Tensor, TensorFile};
+
+use super::divergence::{Divergence, DivergenceSummary};
+use super::limits::Limits;
+use super::quality::reference_order;
+use super::record::{LayerFigure, Parity};
+use super::{Verdict, dequantized, relative_norm};
+
+/// A sequence to compare.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    /// Its name in messages.
+    pub name: String,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// The first position that is compared; those before it are seen by both and not held against each other.
+    pub from: usize,
+}
+
+/// The model that an export stands for, in candle: every matrix dequantized to f32, one layer at a time.
+///
+/// # Errors
+/// As [`Reference::streamed`].
+pub fn dequantized_model(export: &Export, weights: &TensorFile, device: &Device) -> Result<Reference> {
+    let tensors = weights.clone();
+    let model =
+        Reference::streamed(&export.config, move |name| dequantized(&tensors, name), Precision::F32, device)?;
+    model.with_audio_head(&audio_head(export)?)
+}
+
+/// The output head of an export in f32, `[audio_rows, hidden]`: the unit ids in order, then `</audio>`.
+fn audio_head(export: &Export) -> Result<Tensor> {
+    let (hidden, rows) = (export.config.hidden_size, export.audio_ids.len());
+    let stored: Vec<f32> = match &export.head {
+        Head::Bf16(tensor) => tensor.to_f32()?,
+        Head::Int8(matrix) => (0..rows)
+            .flat_map(|n| matrix.row(n).map(move |code| f32::from(code) * matrix.scale[n].to_f32()))
+            .collect(),
+    };
+    let mut order: Vec<(u32, usize)> = export.audio_ids.iter().copied().zip(0..).collect();
+    order.sort_by_key(|(id, _)| export.config.audio_ids().iter().position(|audio| audio == id));
+    let row = |(_, row): &(u32, usize)| &stored[row * hidden..(row + 1) * hidden];
+    let bytes: Vec<u8> = order.iter().flat_map(row).flat_map(|w| w.to_le_bytes()).collect();
+    let (name, place) = ("head".to_owned(), export.name.as_str().into());
+    Ok(Tensor { name, dtype: Dtype::F32, shape: vec![rows, hidden], data: Bytes::from(bytes), place })
+}
+
+/// What an engine makes of the compared positions of a sequence.
+struct Seen<'a> {
+    from: usize,
+    order: &'a [usize],
+    hidden: Vec<f32>,
+    logits: Vec<Vec<f32>>,
+    stop: Vec<f32>,
+    /// `[positions, hidden]` after each layer.
+    layers: Vec<Vec<f32>>,
+}
+
+impl Observer for Seen<'_> {
+    fn position(&mut self, scores: Scores<'_>) {
+        if scores.position >= self.from {
+            self.hidden.extend(scores.hidden);
+            self.logits.push(self.order.iter().map(|row| scores.logits[*row]).collect());
+            self.stop.push(scores.stop_probability);
+        }
+    }
+
+    fn layer(&mut self, layer: usize, position: usize, residual: &[f32]) {
+        if position >= self.from {
+            self.layers[layer].extend(residual);
+        }
+    }
+}
+
+/// Runs engine and `model` over the sequences and judges the difference.
+///
+/// # Errors
+/// Errors of engine and candle.
+pub fn judge(
+    engine: &mut dyn Engine,
+    model: &Reference,
+    sequences: &[Sequence],
+    verdict: &mut Verdict,
+    limits: &Limits,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Parity> {
+    let (order, layers) = (reference_order(engine), model.config().num_layers());
+    let mut divergences = Vec::new();
+    let mut errors: Vec<Vec<(f64, f64, f64)>> = vec![Vec::new(); layers];
+    for sequence in sequences {
+        let mut seen = Seen {
+            from: sequence.from,
+            order: &order,
+            hidden: Vec::new(),
+            logits: Vec::new(),
+            stop: Vec::new(),
+            layers: vec![Vec::new(); layers],
+        };
+        engine.score(0, &sequence.ids, &mut seen)?;
+        let hidden = expected(model, sequence, &mut |layer, rows| {
+            let found = &seen.layers[layer];
+            errors[layer].extend(by_position(found, &rows, model.config()));
+        })?;
+        let place = |position: usize| format!("{}, position {}", sequence.name, sequence.from + position);
+        let mut measure = |name: &str, value: f64, position: usize| {
+            verdict.measure(name, limits.of(name), value, || place(position));
+        };
+        let rows = to_host(&hidden)?;
+        let (width, steps) = (model.config().hidden_size, sequence.ids.len() - sequence.from);
+        for (position, row) in rows.chunks(width).enumerate() {
+            let found = seen.hidden.get(position * width..(position + 1) * width).unwrap_or_default();
+            measure("engine.hidden_error", relative_norm(found, row), position);
+        }
+        let logits = to_host(&model.audio_logits(&hidden)?)?;
+        let stop = to_host(&model.stop_probability(&hidden)?)?;
+        for position in 0..steps {
+            let expected = &logits[position * order.len()..(position + 1) * order.len()];
+            let found = seen.logits.get(position).map_or(&[][..], Vec::as_slice);
+            let divergence = Divergence::between(expected, found);
+            measure("engine.worst_kl", divergence.kl, position);
+            divergences.push(divergence);
+            let found = seen.stop.get(position).copied().unwrap_or(f32::NAN);
+            measure("engine.stop_difference", (f64::from(found) - f64::from(stop[position])).abs(), position);
+        }
+        progress(sequence.ids.len());
+    }
+    let positions = divergences.len();
+    let summary: DivergenceSummary = divergences.into_iter().collect();
+    for (name, value) in [("engine.mean_kl", summary.mean_kl), ("engine.top1", summary.top1)] {
+        verdict.measure(name, limits.of(name), value, || format!("{positions} positions"));
+    }
+    let layers: Vec<LayerFigure> = errors.iter().map(|errors| figure(errors)).collect();
+    for (layer, figure) in layers.iter().enumerate() {
+        verdict.measure("engine.layer_error", limits.of("engine.layer_error"), figure.worst, || format!("layer {layer}"));
+    }
+    Ok(Parity { sequences: sequences.len(), positions, mean_kl: summary.mean_kl, worst_kl: verdict.measured("engine.worst_kl"), top1: summary.top1, layers })
+}
+
+/// Final hidden states of the compared positions in candle; `layer` is shown every layer's.
+fn expected(
+    model: &Reference,
+    sequence: &Sequence,
+    layer: &mut dyn FnMut(usize, Vec<f32>),
+) -> Result<crate::reference::Tensor> {
+    let positions: Vec<u32> = (sequence.from as u32..sequence.ids.len() as u32).collect();
+    let mut fault = None;
+    let hidden = model.hidden(&sequence.ids, &mut Cache::default(), &mut |number, residual| {
+        match model.pick(residual, &positions).and_then(|rows| to_host(&rows)) {
+            Ok(rows) => layer(number, rows),
+            Err(error) => _ = fault.get_or_insert(error),
+        }
+    })?;
+    match fault {
+        Some(error) => Err(error),
+        None => model.pick(&hidden, &positions),
+    }
+}
+
+/// Squared error, squared size and relative error of every position.
+fn by_position(found: &[f32], expected: &[f32], config: &ModelConfig) -> Vec<(f64, f64, f64)> {
+    let width = config.hidden_size;
+    let square = |x: f64| x * x;
+    let position = |(index, row): (usize, &[f32])| {
+        let found = found.get(index * width..(index + 1) * width).unwrap_or_default();
+        let error = found.iter().zip(row).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+        (error, row.iter().map(|b| square(f64::from(*b))).sum(), relative_norm(found, row))
+    };
+    expected.chunks(width).enumerate().map(position).collect()
+}
+
+fn figure(errors: &[(f64, f64, f64)]) -> LayerFigure {
+    let error: f64 = errors.iter().map(|e| e.0).sum();
+    let size: f64 = errors.iter().map(|e| e.1).sum();
+    // NaN is the worst of all, and no positions are no figure.
+    let worse = |worst: f64, e: f64| if e.is_nan() || worst.is_nan() { f64::NAN } else { worst.max(e) };
+    let worst = errors.iter().map(|e| e.2).reduce(worse).unwrap_or(f64::NAN);
+    LayerFigure { relative_error: (error / size).sqrt(), worst }
+}
