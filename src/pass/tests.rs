@@ -64,6 +64,7 @@ impl Folder {
             comparisons: REQUIRED.iter().map(comparison).collect(),
             parity: Parity::default(),
             quality: Quality::default(),
+            speech: None,
             digest: String::new(),
         }
     }

@@ -13,6 +13,7 @@ mod edits;
 pub mod golden;
 pub mod html;
 pub mod limits;
+pub mod listen;
 mod measure;
 pub mod number;
 pub mod parity;

@@ -76,7 +76,7 @@ mod tests {
             ("It costs three hundred and fifty rupees.", "It costs ₹350!"),
             ("There are twenty four horses.", "There are 24 horses"),
             ("Today is the twelfth of August.", "today is the 12th of august"),
-            ("My neighbour's grey theatre, okay?", "my neighbors gray theater ok"),
+            ("My neighbour, a grey theatre, okay?", "my neighbor a gray theater ok"),
             ("<laugh> I am very happy.", "(laughs) I am very happy [Music]"),
             ("Don’t move.", "Dont move"),
         ];

@@ -30,7 +30,7 @@ pub const LIMITS: &[(&str, Limit)] = &[
     ("audio.pause_rise_s", AtMost(1.0)),
     ("audio.clipping_rise", AtMost(0.001)),
     ("audio.level_db", AtMost(6.0)),
-    ("audio.liveliness_loss_db", AtMost(5.0)),
+    ("audio.liveliness_loss_db", AtMost(4.0)),
     // Streamed samples against the same codes decoded at once.
     ("audio.streaming_snr_db", AtLeast(66.0)),
     // The engine's set against the reference's.

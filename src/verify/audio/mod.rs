@@ -9,6 +9,7 @@ mod codec;
 mod facts;
 mod gates;
 mod level;
+mod speak;
 #[cfg(test)]
 mod testing;
 
@@ -16,6 +17,7 @@ pub use codec::OneShot;
 pub use facts::{Layout, TakeFacts};
 pub use gates::{LIMITS, Rates, judge};
 pub use level::{Sound, WINDOW_MS};
+pub use speak::{Pair, speak};
 
 use serde::{Deserialize, Serialize};
 

@@ -23,7 +23,7 @@ pub fn noise(seed: u32) -> impl Iterator<Item = f32> {
 /// A sine.
 pub fn tone(frequency_hz: f64, size: f64, seconds: f64) -> Vec<f32> {
     let sample = |i: usize| size * (std::f64::consts::TAU * frequency_hz * i as f64 / RATE_HZ as f64).sin();
-    (0..(seconds * RATE_HZ as f64) as usize).map(|i| sample(i) as f32).collect()
+    (0..(seconds * RATE_HZ as f64).round() as usize).map(|i| sample(i) as f32).collect()
 }
 
 /// A voice of three harmonics, five syllables a second, with a breath of noise and short pauses.

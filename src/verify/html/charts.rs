@@ -8,7 +8,7 @@ use super::escape;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 240.0;
 /// Room for the labels left of and below the plot.
-const LEFT: f64 = 46.0;
+const LEFT: f64 = 56.0;
 const BELOW: f64 = 34.0;
 const ABOVE: f64 = 20.0;
 
@@ -114,18 +114,23 @@ fn nice(largest: f64) -> f64 {
     [1.0, 2.0, 4.0, 6.0, 10.0].into_iter().map(|factor| factor * unit).find(|top| *top >= largest).unwrap_or(largest)
 }
 
-/// A number for people: four significant digits at most, `0.0012`, `3.4e-6`.
+/// A number for people: two to four digits, `68.1`, `0.034`, `3.4e-6`.
 pub(super) fn figure(value: f64) -> String {
     let size = value.abs();
     match value {
         v if !v.is_finite() => v.to_string(),
         v if v == v.trunc() && size < 1e6 => format!("{v:.0}"),
-        v if size >= 100.0 => format!("{v:.1}"),
-        v if size >= 1.0 => format!("{v:.2}"),
-        v if size >= 0.01 => format!("{v:.3}"),
-        v if size >= 0.001 => format!("{v:.4}"),
+        v if size >= 10.0 => short(format!("{v:.1}")),
+        v if size >= 1.0 => short(format!("{v:.2}")),
+        v if size >= 0.01 => short(format!("{v:.3}")),
+        v if size >= 0.001 => short(format!("{v:.4}")),
         v => format!("{v:.1e}"),
     }
+}
+
+/// Without zeros at the end of its decimals.
+fn short(number: String) -> String {
+    number.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A share as a percentage.

@@ -72,7 +72,7 @@ pub(super) fn matrices(matrices: &[MatrixFigure]) -> String {
         );
     }
     let body = format!(
-        "<figure><figcaption>‖W − Wq‖ / ‖W‖ in %, by layer and projection: {} (light) to {} (dark)</figcaption>{svg}</svg></figure>",
+        "<figure><figcaption>‖W − Wq‖ / ‖W‖ in %, by layer and projection: {} (faint) to {} (strong)</figcaption>{svg}</svg></figure>",
         percent(least),
         percent(most)
     );

@@ -8,8 +8,6 @@ mod heat;
 mod parts;
 mod sound;
 
-use super::asr::ErrorRates;
-use super::audio::Rates;
 use super::record::Record;
 
 pub use sound::LARGEST_SOUND_BYTES;
@@ -27,10 +25,6 @@ pub struct Report<'a> {
     pub record: &'a Record,
     /// Both models' speech, any number of prompts; the page takes the worst of them.
     pub takes: &'a [Heard<'a>],
-    /// Rates of the reference's and the engine's speech over the set.
-    pub audio: Option<(Rates, Rates)>,
-    /// Error rates of the recogniser, by language.
-    pub asr: &'a [ErrorRates],
     /// How fast things went.
     pub speeds: &'a [Speed],
 }
@@ -62,12 +56,12 @@ pub struct Speed {
 /// The page, a complete HTML document.
 pub fn page(report: &Report) -> String {
     let record = report.record;
-    let mut sections = vec![parts::figures(report), parts::comparisons(record)];
+    let mut sections = vec![parts::figures(record), parts::comparisons(record)];
     sections.push(parts::distributions(&record.quality));
     sections.push(parts::layers(&record.parity));
     sections.push(heat::matrices(&record.export.matrices));
     sections.push(parts::prompts(&record.quality, report.takes));
-    sections.push(parts::speech(report.audio.as_ref(), report.asr));
+    sections.push(parts::speech(record.speech.as_ref()));
     sections.push(parts::speeds(report.speeds));
     sections.push(parts::facts(record));
     let title = format!("rumik-verify: {}", parts::verdict_word(record));

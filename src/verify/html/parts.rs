@@ -2,9 +2,10 @@
 
 use super::charts::{Bar, bars, curves, figure, percent};
 use super::sound::{column_seconds, spectrogram, wav};
-use super::{Heard, LARGEST_SOUND_BYTES, Report, SHOWN_PROMPTS, Speed, escape};
+use super::{Heard, LARGEST_SOUND_BYTES, SHOWN_PROMPTS, Speed, escape};
 use crate::verify::asr::ErrorRates;
 use crate::verify::audio::Rates;
+use crate::verify::listen::SpeechFigures;
 use crate::verify::record::{Figures, Mode, Outcome, Parity, PromptFigures, Quality, Record};
 use crate::verify::{Comparison, Limit};
 
@@ -60,8 +61,7 @@ pub(super) fn header(record: &Record) -> String {
 }
 
 /// The few numbers that say most.
-pub(super) fn figures(report: &Report) -> String {
-    let record = report.record;
+pub(super) fn figures(record: &Record) -> String {
     let mut tiles = vec![
         (
             "Engine against the same weights in candle",
@@ -82,11 +82,12 @@ pub(super) fn figures(report: &Report) -> String {
             ),
         ),
     ];
-    if let Some((reference, engine)) = report.audio {
+    if let Some(SpeechFigures { reference, engine, .. }) = &record.speech {
         let original = format!("of the prompts ran to the cap; original {}", percent(reference.runaway));
         tiles.push(("Runaway speech", percent(engine.runaway), original));
     }
-    for rates in report.asr.iter().filter(|rates| rates.judged) {
+    let errors = record.speech.iter().flat_map(|speech| &speech.errors);
+    for rates in errors.filter(|rates| rates.judged) {
         let original =
             format!("characters misheard in {}; original {}", rates.language, percent(rates.reference_characters));
         tiles.push(("Error rate of a recogniser", percent(rates.engine_characters), original));
@@ -207,6 +208,8 @@ pub(super) fn prompts(quality: &Quality, takes: &[Heard]) -> String {
     // Two takes a prompt, two bytes a sample.
     let most = LARGEST_SOUND_BYTES / (2 * 2 * SHOWN_PROMPTS);
     let card = |(prompt, take): &(&PromptFigures, &Heard)| {
+        let longest = take.reference.len().max(take.engine.len()).min(most);
+        let player = |who: &str, pcm: &[f32]| player(who, pcm, take.sample_rate_hz, most, longest);
         format!(
             "<article><h3>{}</h3><p class=\"about\">{}, {} · mean KL {}, top-1 {}</p>{}{}</article>",
             escape(&prompt.text),
@@ -214,8 +217,8 @@ pub(super) fn prompts(quality: &Quality, takes: &[Heard]) -> String {
             escape(&prompt.group),
             figure(prompt.all.mean_kl),
             percent(prompt.all.top1),
-            player("original", take.reference, take.sample_rate_hz, most),
-            player("int4", take.engine, take.sample_rate_hz, most),
+            player("original", take.reference),
+            player("int4", take.engine),
         )
     };
     let body: String = worst.iter().map(card).collect();
@@ -228,30 +231,35 @@ pub(super) fn prompts(quality: &Quality, takes: &[Heard]) -> String {
     section("prompts", "Listen to the worst", about, &format!("<div class=\"cards\">{body}</div>"))
 }
 
-fn player(who: &str, pcm: &[f32], sample_rate_hz: usize, most: usize) -> String {
-    let seconds = pcm.len().min(most) as f64 / sample_rate_hz as f64;
-    let cut =
-        if pcm.len() > most { format!(" of {:.1}", pcm.len() as f64 / sample_rate_hz as f64) } else { String::new() };
+/// A take with its picture, `longest` samples being as wide as the page allows: both takes have one scale of time.
+fn player(who: &str, pcm: &[f32], sample_rate_hz: usize, most: usize, longest: usize) -> String {
+    let seconds = |samples: usize| samples as f64 / sample_rate_hz as f64;
+    let shown = pcm.len().min(most);
+    let cut = if pcm.len() > most { format!(" of {:.1}", seconds(pcm.len())) } else { String::new() };
     let picture = spectrogram(pcm, sample_rate_hz, most).map_or(String::new(), |s| {
         format!(
-            "<canvas width=\"{}\" height=\"{}\" data-levels=\"{}\" data-seconds=\"{:.3}\" aria-hidden=\"true\"></canvas><i class=\"head\"></i>",
+            "<canvas width=\"{}\" height=\"{}\" style=\"width:{:.1}%\" data-levels=\"{}\" data-seconds=\"{:.3}\" \
+             aria-hidden=\"true\"></canvas><i class=\"head\"></i>",
             s.columns,
             s.bands,
+            100.0 * shown as f64 / longest as f64,
             s.levels,
             s.columns as f64 * column_seconds()
         )
     });
     format!(
-        "<div class=\"take\"><div class=\"bar\"><b>{who}</b><span>{seconds:.1}{cut} s</span><audio controls preload=\"metadata\" src=\"{}\"></audio></div>\
-         <div class=\"picture\">{picture}</div></div>",
+        "<div class=\"take\"><div class=\"bar\"><b>{who}</b><span>{:.1}{cut} s</span>\
+         <audio controls preload=\"metadata\" src=\"{}\"></audio></div><div class=\"picture\">{picture}</div></div>",
+        seconds(shown),
         wav(pcm, sample_rate_hz, most)
     )
 }
 
 /// Rates of the speech over the set, and of what a recogniser made of it.
-pub(super) fn speech(audio: Option<&(Rates, Rates)>, asr: &[ErrorRates]) -> String {
+pub(super) fn speech(speech: Option<&SpeechFigures>) -> String {
     let mut body = String::new();
-    if let Some((reference, engine)) = audio {
+    let asr = speech.map_or(&[][..], |speech| &speech.errors);
+    if let Some(SpeechFigures { reference, engine, .. }) = speech {
         let row = |name: &str, r: &Rates| {
             let shares = [percent(r.runaway), percent(r.lost_tokens), percent(r.silence)];
             [name.to_owned(), r.takes.to_string(), format!("{:.1}", r.seconds)].into_iter().chain(shares).collect()

@@ -40,7 +40,7 @@ for (const audio of audios) {
   show();
   button.onclick = () => (audio.paused ? audio.play() : audio.pause());
   const move = () => {
-    if (canvas) picture.querySelector(".head").style.left = `${(100 * audio.currentTime) / Number(canvas.dataset.seconds)}%`;
+    if (canvas) picture.querySelector(".head").style.left = `${(canvas.clientWidth * audio.currentTime) / Number(canvas.dataset.seconds)}px`;
     if (!audio.paused) requestAnimationFrame(move);
   };
   audio.onplay = () => {
@@ -52,7 +52,7 @@ for (const audio of audios) {
   audio.onpause = show;
   picture.onclick = (event) => {
     if (!canvas) return;
-    const box = picture.getBoundingClientRect();
+    const box = canvas.getBoundingClientRect();
     audio.currentTime = Math.min(((event.clientX - box.left) / box.width) * Number(canvas.dataset.seconds), audio.duration || 0);
     audio.play();
   };

@@ -12,11 +12,12 @@ pub const LARGEST_SOUND_BYTES: usize = 4 << 20;
 
 /// Bands of a spectrogram.
 const BANDS: usize = 64;
-/// Milliseconds of a column: two hops of the transform.
+/// Hops of the transform in a column: 20 ms.
 const COLUMN_HOPS: usize = 2;
-/// Range of a spectrogram in dB, down from full scale; power of a full-scale tone in its band is about 0 dB here.
+/// Power of a band in loud speech, in dB as [`Mel::power`] has it; drawn strongest.
+const LOUD_DB: f32 = 5.0;
+/// Range below it that is drawn.
 const RANGE_DB: f32 = 75.0;
-const FULL_SCALE_DB: f32 = 5.0;
 
 /// A player's source: a `data:` address of a 16-bit WAV file of the first `most` samples.
 pub(super) fn wav(pcm: &[f32], sample_rate_hz: usize, most: usize) -> String {
@@ -50,7 +51,7 @@ pub(super) fn spectrogram(pcm: &[f32], sample_rate_hz: usize, most: usize) -> Op
 fn column(hops: &[f32]) -> impl Iterator<Item = u8> + '_ {
     (0..BANDS).map(|band| {
         let power = hops.iter().skip(band).step_by(BANDS).sum::<f32>() / COLUMN_HOPS as f32;
-        let above = 10.0 * power.max(f32::MIN_POSITIVE).log10() - FULL_SCALE_DB + RANGE_DB;
+        let above = 10.0 * power.max(f32::MIN_POSITIVE).log10() - LOUD_DB + RANGE_DB;
         (255.0 * above / RANGE_DB).clamp(0.0, 255.0) as u8
     })
 }

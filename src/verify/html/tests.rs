@@ -4,8 +4,10 @@ use super::*;
 use crate::engine::Backend;
 use crate::format::{FileDigest, SourceReport};
 use crate::tensors::write::Digested;
-use crate::verify::audio::TakeFacts;
+use crate::verify::asr::ErrorRates;
+use crate::verify::audio::{Rates, TakeFacts};
 use crate::verify::limits::Limits;
+use crate::verify::listen::SpeechFigures;
 use crate::verify::record::*;
 use crate::verify::{Limit, Verdict};
 
@@ -74,8 +76,26 @@ fn record(failing: bool) -> Record {
             groups: ["english", "hindi", "mixed"].map(group).to_vec(),
             prompts: (1..=9).map(prompt).collect(),
         },
+        speech: Some(speech()),
         digest: "01".repeat(32),
     }
+}
+
+/// Rates of both models, and of a recogniser.
+fn speech() -> SpeechFigures {
+    let rates = Rates::of(std::iter::empty::<&TakeFacts>());
+    let errors = vec![ErrorRates {
+        language: "english".into(),
+        prompts: 30,
+        judged: true,
+        reference_characters: 0.111,
+        engine_characters: 0.104,
+        reference_words: 0.2,
+        engine_words: 0.21,
+        rise_low: -0.031,
+        rise_high: 0.015,
+    }];
+    SpeechFigures { reference: rates, engine: rates, errors }
 }
 
 /// A second and a half of a sweep.
@@ -92,20 +112,8 @@ fn page_of(record: &Record) -> String {
     let ids = ["en-05", "en-08", "en-01", "en-09", "en-07"];
     let takes: Vec<Heard> =
         ids.iter().map(|id| Heard { id, reference: &a, engine: &b, sample_rate_hz: RATE_HZ }).collect();
-    let rates = Rates::of(std::iter::empty::<&TakeFacts>());
-    let asr = [ErrorRates {
-        language: "english".into(),
-        prompts: 30,
-        judged: true,
-        reference_characters: 0.111,
-        engine_characters: 0.104,
-        reference_words: 0.2,
-        engine_words: 0.21,
-        rise_low: -0.031,
-        rise_high: 0.015,
-    }];
     let speeds = [Speed { what: "engine, speaking".into(), speech_s: 80.0, wall_s: 40.0 }];
-    page(&Report { record, takes: &takes, audio: Some((rates, rates)), asr: &asr, speeds: &speeds })
+    page(&Report { record, takes: &takes, speeds: &speeds })
 }
 
 #[test]
@@ -146,7 +154,7 @@ fn sound_is_a_wave_file_of_what_was_spoken_and_bounded() {
     let hour = vec![0.1; 3600 * RATE_HZ / 10];
     let takes = [Heard { id: "en-09", reference: &hour, engine: &hour, sample_rate_hz: RATE_HZ }];
     let record = record(false);
-    let page = page(&Report { record: &record, takes: &takes, audio: None, asr: &[], speeds: &[] });
+    let page = page(&Report { record: &record, takes: &takes, speeds: &[] });
     assert!(page.len() < LARGEST_SOUND_BYTES && page.contains("10.9 of 360.0 s"), "{}", page.len());
 }
 
@@ -174,7 +182,7 @@ fn an_export_without_figures_still_has_a_page() {
     bare.quality = Quality::default();
     bare.parity = Parity::default();
     bare.comparisons.clear();
-    let page = page(&Report { record: &bare, takes: &[], audio: None, asr: &[], speeds: &[] });
+    let page = page(&Report { record: &bare, takes: &[], speeds: &[] });
     assert!(page.contains("no report of its matrices") && page.contains("No speech was kept"));
 }
 
