@@ -71,6 +71,10 @@ pub const REQUIRED: &[&str] = &[
     "quality.relative_perplexity",
     "quality.stop_difference",
     "quality.stop_decisions_changed",
+    "audio.prompts",
+    "audio.prompts_missing",
+    "audio.streaming_snr_db",
+    "audio.runaway_rise",
 ];
 
 /// The limits of a run.
