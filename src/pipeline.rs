@@ -4,10 +4,11 @@
 //! text ──speech──▶ chunks, prompt ids ──engine::start──▶ running slot ──engine::step──▶ codes [q] and PCM [1920] per frame
 //! ```
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::config::{DEFAULT_MAX_NEW_TOKENS, LARGEST_MAX_NEW_TOKENS, MIN_NEW_TOKENS};
-use crate::engine::{End, Engine, Info, Request, Sampling};
+use crate::engine::{End, Engine, Info, Request, Sampling, sampler};
 use crate::error::{Error, Result};
 use crate::speech::{self, Prompt, Speech, Style};
 
@@ -102,48 +103,82 @@ pub fn speak(
     script: &Script<'_>,
     listener: &mut dyn FnMut(Sound<'_>) -> Result<()>,
 ) -> Result<Spoken> {
-    let Prompts { chunks, dropped } = prompts(speech, script)?;
-    let mut budget = Budget::new(engine.info(), script.max_seconds)?;
+    let mut plan = Plan::new(engine.info(), speech, script)?;
     let mut clock = Clock::start();
-    let mut utterances = Vec::with_capacity(chunks.len());
-    for (sequence, (text, prompt)) in chunks.into_iter().enumerate() {
-        let request = Request {
-            prompt: &prompt,
-            sampling: script.sampling,
-            max_new_tokens: budget.for_prompt(prompt.len()),
-            seed: script.seed,
-            sequence: sequence as u32,
-        };
+    let mut utterances = Vec::new();
+    while let Some(request) = plan.request() {
         let spoken = utterance(engine, &request, &mut clock, listener);
         engine.reset(SLOT);
         let (tokens, codes, end) = spoken?;
-        budget.spend(tokens.len());
+        let Some(Piece { text, prompt }) = plan.advance(tokens.len()) else { break };
         utterances.push(Utterance { text, prompt, tokens, codes, end });
-        if budget.is_spent() {
-            break;
+    }
+    Ok(Spoken { utterances, dropped: plan.dropped, timings: clock.stop() })
+}
+
+/// One chunk of text, ready for the engine.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The text of the chunk.
+    pub text: String,
+    /// Its prompt ids.
+    pub prompt: Vec<u32>,
+}
+
+/// A script ready to be spoken, one request to the engine after another; whoever owns the engine says when.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pieces: VecDeque<Piece>,
+    /// Control strings that were left out of the text, each once.
+    pub dropped: Vec<String>,
+    sampling: Sampling,
+    seed: u64,
+    sequence: u32,
+    budget: Budget,
+}
+
+impl Plan {
+    /// Text → chunks → prompt ids. Everything that can be wrong with a script is found here, before any sound.
+    ///
+    /// # Errors
+    /// [`Error::Input`] naming the field at fault.
+    pub fn new(info: &Info, speech: &Speech, script: &Script<'_>) -> Result<Plan> {
+        sampler::check(script.sampling)?;
+        let budget = Budget::new(info, script.max_seconds)?;
+        let prepared = speech::prepare(script.text, &script.preparation);
+        let mut dropped: Vec<String> = prepared.dropped().into_iter().map(str::to_owned).collect();
+        let mut pieces = VecDeque::new();
+        for chunk in prepared.speakable()? {
+            let Prompt { ids, dropped: late } = speech.prompt(&script.style, &chunk.text)?;
+            dropped.extend(late);
+            pieces.push_back(Piece { text: chunk.text, prompt: ids });
         }
+        Ok(Plan { pieces, dropped, sampling: script.sampling, seed: script.seed, sequence: 0, budget })
     }
-    Ok(Spoken { utterances, dropped, timings: clock.stop() })
-}
 
-struct Prompts {
-    /// Text and prompt ids.
-    chunks: Vec<(String, Vec<u32>)>,
-    /// Control strings that were left out.
-    dropped: Vec<String>,
-}
-
-/// Text → chunks → prompt ids.
-fn prompts(speech: &Speech, script: &Script) -> Result<Prompts> {
-    let prepared = speech::prepare(script.text, &script.preparation);
-    let mut dropped: Vec<String> = prepared.dropped().into_iter().map(str::to_owned).collect();
-    let mut chunks = Vec::new();
-    for chunk in prepared.speakable()? {
-        let Prompt { ids, dropped: late } = speech.prompt(&script.style, &chunk.text)?;
-        dropped.extend(late);
-        chunks.push((chunk.text, ids));
+    /// The pieces still to be spoken, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.iter()
     }
-    Ok(Prompts { chunks, dropped })
+
+    /// What the engine is to speak next; `None` when all is said or the time limit is reached.
+    pub fn request(&self) -> Option<Request<'_>> {
+        let piece = self.pieces.front().filter(|_| !self.budget.is_spent())?;
+        Some(Request {
+            prompt: &piece.prompt,
+            sampling: self.sampling,
+            max_new_tokens: self.budget.for_prompt(piece.prompt.len()),
+            seed: self.seed,
+            sequence: self.sequence,
+        })
+    }
+
+    /// Takes the piece that was spoken in `tokens` tokens off the plan.
+    pub fn advance(&mut self, tokens: usize) -> Option<Piece> {
+        self.budget.spend(tokens);
+        self.sequence += 1;
+        self.pieces.pop_front()
+    }
 }
 
 /// Prompt ids → tokens `[n]`, codes `[frames, q]`, and sound on the way.
@@ -172,6 +207,7 @@ fn utterance(
 }
 
 /// Tokens that may still be made: by request for the whole script, by default for each chunk.
+#[derive(Clone, Debug)]
 struct Budget {
     left: usize,
     per_chunk: usize,

@@ -62,6 +62,7 @@ impl Folder {
                 kl_error: 0.0,
             },
             comparisons: REQUIRED.iter().map(comparison).collect(),
+            kernels: Vec::new(),
             parity: Parity::default(),
             quality: Quality::default(),
             speech: None,

@@ -340,12 +340,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn get(
-        &self,
-        weights: &dyn Fn(&str) -> Result<tensors::Tensor>,
-        name: &str,
-        shape: &[usize],
-    ) -> Result<Tensor> {
+    fn get(&self, weights: &dyn Fn(&str) -> Result<tensors::Tensor>, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = weights(name)?;
         tensor.expect(&FLOATS, shape)?;
         self.to_device(&tensor)
@@ -418,8 +413,7 @@ impl Layer {
         let config = place.config;
         let (hidden, wide) = (config.hidden_size, config.intermediate_size);
         let (queries, keys) = (config.query_size(), config.key_value_size());
-        let get =
-            |name: &str, shape: &[usize]| place.get(weights, &format!("model.layers.{i}.{name}.weight"), shape);
+        let get = |name: &str, shape: &[usize]| place.get(weights, &format!("model.layers.{i}.{name}.weight"), shape);
         Ok(Layer {
             kind: config.layer_types[i],
             norm: get("input_layernorm", &[hidden])?,

@@ -110,7 +110,9 @@ impl Trial {
                     verdict.measure("engine.choice_shortfall", limits.of("engine.choice_shortfall"), lacking, place);
                 }
             }
-            verdict.measure("engine.choice_ends", limits.of("engine.choice_ends"), wrong_ends, || format!("prompt {number}"));
+            verdict.measure("engine.choice_ends", limits.of("engine.choice_ends"), wrong_ends, || {
+                format!("prompt {number}")
+            });
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::behaviour::Trial;
 use super::limits::{Limits, kind_of};
 use super::record::{EngineFacts, ExportFacts, LimitKind, MatrixFigure, Mode, Outcome, Record, ReferenceFacts};
 use super::reference::{Item, ReferenceFile};
-use super::{Verdict, differing, listen, parity, quality, weights};
+use super::{Comparison, Verdict, differing, kernels, listen, parity, quality, weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::{MIN_NEW_TOKENS, ModelConfig};
 use crate::engine::{Backend, Engine};
@@ -21,6 +21,8 @@ use crate::tensors::write::Digested;
 pub const SLOTS: usize = 3;
 /// Longest sequence of a quick run; a sliding window is crossed only when it is shorter.
 const QUICK_POSITIONS: usize = 1024;
+/// Tokens of a sequence that is compared position by position.
+const LONGEST: usize = 256;
 /// Positions compared on both sides of the point where the window begins to slide.
 const AROUND_WINDOW: usize = 24;
 
@@ -75,8 +77,11 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         weights::judge(export, &files.weights, source, &mut verdict, limits)?;
     }
 
+    progress("kernels", 0, 1);
+    let kernels = judge_kernels(engine, &mut verdict, limits)?;
+
     let model = parity::dequantized_model(export, &files.weights, plan.device)?;
-    let sequences = sequences(&items, plan.mode, export);
+    let sequences = sequences(&items, plan.mode, &export.config);
     let positions: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
     let mut done = 0;
     let parity = parity::judge(engine, &model, &sequences, &mut verdict, limits, &mut |count| {
@@ -121,6 +126,7 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
             kl_error,
         },
         comparisons: verdict.comparisons,
+        kernels,
         parity,
         quality,
         speech: Some(speech),
@@ -173,6 +179,29 @@ fn judge_files(
     Ok(())
 }
 
+/// Known answers of every kernel that this backend has: one comparison for the verdict, all of them for the record.
+fn judge_kernels(engine: &dyn Engine, verdict: &mut Verdict, limits: &Limits) -> Result<Vec<Comparison>> {
+    let info = engine.info();
+    let backend = match info.kind {
+        Backend::Cpu => kernels::Backend::Cpu,
+        Backend::Cuda => kernels::Backend::Cuda(ordinal(&info.backend)),
+    };
+    let tests = kernels::run(backend)?;
+    let failed: Vec<&str> = tests.failures().map(|test| test.name.as_str()).collect();
+    // A run without a test has no failures either, and is none.
+    let count = if tests.comparisons.is_empty() { f64::NAN } else { failed.len() as f64 };
+    let all = format!("{} known answers", tests.comparisons.len());
+    let note = || if failed.is_empty() { all } else { failed.join(", ") };
+    verdict.measure("kernels.failed", limits.of("kernels.failed"), count, note);
+    Ok(tests.comparisons)
+}
+
+/// The number of the GPU in an engine's description, `cuda:1 (NVIDIA L4)`.
+fn ordinal(description: &str) -> usize {
+    let number = description.strip_prefix("cuda:").unwrap_or_default();
+    number.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
 /// Whether the weights are those that `export.json` was written for.
 pub fn judge_report(weights: &Digested, report: &Report, verdict: &mut Verdict, limits: &Limits) {
     let different = f64::from(u8::from(report.output.content != *weights));
@@ -180,18 +209,16 @@ pub fn judge_report(weights: &Digested, report: &Report, verdict: &mut Verdict, 
     verdict.measure("files.report_mismatches", limit, different, || "weights are not those of export.json".into());
 }
 
-/// The beginning of some prompts as the original speaks them, and one sequence around the point where the window slides.
-fn sequences(items: &[&Item], mode: Mode, export: &Export) -> Vec<parity::Sequence> {
-    let (count, tokens) = if mode == Mode::Quick { (4, 48) } else { (12, 128) };
-    let whole = |item: &&Item| [&item.ids[..], &item.tokens[..tokens.min(item.tokens.len())]].concat();
-    let mut sequences: Vec<parity::Sequence> = items
-        .iter()
-        .take(count)
+/// The shortest prompts with all that the original says to them, to its end, and one sequence longer than the window.
+pub fn sequences(items: &[&Item], mode: Mode, config: &ModelConfig) -> Vec<parity::Sequence> {
+    let count = if mode == Mode::Quick { 4 } else { 12 };
+    let whole = |item: &Item| [&item.ids[..], &item.tokens[..LONGEST.min(item.tokens.len())]].concat();
+    let mut sequences: Vec<parity::Sequence> = shortest(items, count)
         .map(|item| parity::Sequence { name: item.prompt.id.clone(), ids: whole(item), from: 0 })
         .collect();
-    let length = export.config.sliding_window + AROUND_WINDOW;
-    if length <= export.config.max_position_embeddings && (mode == Mode::Full || length <= QUICK_POSITIONS) {
-        sequences.push(longer_than_the_window(items, &export.config));
+    let length = config.sliding_window + AROUND_WINDOW;
+    if length <= config.max_position_embeddings && (mode == Mode::Full || length <= QUICK_POSITIONS) {
+        sequences.push(longer_than_the_window(items, config));
     }
     sequences
 }
@@ -199,7 +226,7 @@ fn sequences(items: &[&Item], mode: Mode, export: &Export) -> Vec<parity::Sequen
 /// A sequence that is longer than the sliding window, compared around the point where the window begins to slide.
 ///
 /// It holds what the original says to all `items`, one after the other, as often as needed.
-pub fn longer_than_the_window(items: &[&Item], config: &ModelConfig) -> parity::Sequence {
+fn longer_than_the_window(items: &[&Item], config: &ModelConfig) -> parity::Sequence {
     let units = items.iter().flat_map(|item| &item.tokens[..item.tokens.len() - 1]);
     let length = config.sliding_window + AROUND_WINDOW;
     let ids = items.iter().flat_map(|item| &item.ids).take(MIN_NEW_TOKENS).chain(units.cycle());
@@ -210,9 +237,16 @@ pub fn longer_than_the_window(items: &[&Item], config: &ModelConfig) -> parity::
     }
 }
 
-fn trial(items: &[&Item], mode: Mode) -> Trial {
-    let (count, tokens) = if mode == Mode::Quick { (3, 48) } else { (6, 96) };
-    Trial { prompts: items.iter().take(count).map(|item| item.ids.clone()).collect(), tokens }
+/// The shortest prompts, spoken long enough to end by themselves.
+pub fn trial(items: &[&Item], mode: Mode) -> Trial {
+    let (count, tokens) = if mode == Mode::Quick { (3, 128) } else { (6, 192) };
+    Trial { prompts: shortest(items, count).map(|item| item.ids.clone()).collect(), tokens }
+}
+
+fn shortest<'a>(items: &[&'a Item], count: usize) -> impl Iterator<Item = &'a Item> {
+    let mut items = items.to_vec();
+    items.sort_by_key(|item| item.tokens.len()); // stable
+    items.into_iter().take(count)
 }
 
 fn matrices(report: &Report) -> Vec<MatrixFigure> {

@@ -12,6 +12,7 @@ mod divergence;
 mod edits;
 pub mod golden;
 pub mod html;
+pub mod kernels;
 pub mod limits;
 pub mod listen;
 mod measure;

@@ -9,7 +9,7 @@ use crate::tensors::{Bytes, Dtype, Tensor, TensorFile};
 
 use super::divergence::{Divergence, DivergenceSummary};
 use super::limits::Limits;
-use super::quality::reference_order;
+use super::quality::rows_in_order;
 use super::record::{LayerFigure, Parity};
 use super::{Verdict, dequantized, relative_norm};
 
@@ -30,8 +30,7 @@ pub struct Sequence {
 /// As [`Reference::streamed`].
 pub fn dequantized_model(export: &Export, weights: &TensorFile, device: &Device) -> Result<Reference> {
     let tensors = weights.clone();
-    let model =
-        Reference::streamed(&export.config, move |name| dequantized(&tensors, name), Precision::F32, device)?;
+    let model = Reference::streamed(&export.config, move |name| dequantized(&tensors, name), Precision::F32, device)?;
     model.with_audio_head(&audio_head(export)?)
 }
 
@@ -40,13 +39,12 @@ fn audio_head(export: &Export) -> Result<Tensor> {
     let (hidden, rows) = (export.config.hidden_size, export.audio_ids.len());
     let stored: Vec<f32> = match &export.head {
         Head::Bf16(tensor) => tensor.to_f32()?,
-        Head::Int8(matrix) => (0..rows)
-            .flat_map(|n| matrix.row(n).map(move |code| f32::from(code) * matrix.scale[n].to_f32()))
-            .collect(),
+        Head::Int8(matrix) => {
+            (0..rows).flat_map(|n| matrix.row(n).map(move |code| f32::from(code) * matrix.scale[n].to_f32())).collect()
+        }
     };
-    let mut order: Vec<(u32, usize)> = export.audio_ids.iter().copied().zip(0..).collect();
-    order.sort_by_key(|(id, _)| export.config.audio_ids().iter().position(|audio| audio == id));
-    let row = |(_, row): &(u32, usize)| &stored[row * hidden..(row + 1) * hidden];
+    let order = rows_in_order(&export.audio_ids, &export.config);
+    let row = |row: &usize| &stored[row * hidden..(row + 1) * hidden];
     let bytes: Vec<u8> = order.iter().flat_map(row).flat_map(|w| w.to_le_bytes()).collect();
     let (name, place) = ("head".to_owned(), export.name.as_str().into());
     Ok(Tensor { name, dtype: Dtype::F32, shape: vec![rows, hidden], data: Bytes::from(bytes), place })
@@ -91,7 +89,8 @@ pub fn judge(
     limits: &Limits,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Parity> {
-    let (order, layers) = (reference_order(engine), model.config().num_layers());
+    let info = engine.info();
+    let (order, layers) = (rows_in_order(&info.audio_ids, &info.config), model.config().num_layers());
     let mut divergences = Vec::new();
     let mut errors: Vec<Vec<(f64, f64, f64)>> = vec![Vec::new(); layers];
     for sequence in sequences {
@@ -138,9 +137,17 @@ pub fn judge(
     }
     let layers: Vec<LayerFigure> = errors.iter().map(|errors| figure(errors)).collect();
     for (layer, figure) in layers.iter().enumerate() {
-        verdict.measure("engine.layer_error", limits.of("engine.layer_error"), figure.worst, || format!("layer {layer}"));
+        verdict
+            .measure("engine.layer_error", limits.of("engine.layer_error"), figure.worst, || format!("layer {layer}"));
     }
-    Ok(Parity { sequences: sequences.len(), positions, mean_kl: summary.mean_kl, worst_kl: verdict.measured("engine.worst_kl"), top1: summary.top1, layers })
+    Ok(Parity {
+        sequences: sequences.len(),
+        positions,
+        mean_kl: summary.mean_kl,
+        worst_kl: verdict.measured("engine.worst_kl"),
+        top1: summary.top1,
+        layers,
+    })
 }
 
 /// Final hidden states of the compared positions in candle; `layer` is shown every layer's.
@@ -151,11 +158,12 @@ fn expected(
 ) -> Result<crate::reference::Tensor> {
     let positions: Vec<u32> = (sequence.from as u32..sequence.ids.len() as u32).collect();
     let mut fault = None;
-    let hidden = model.hidden(&sequence.ids, &mut Cache::default(), &mut |number, residual| {
-        match model.pick(residual, &positions).and_then(|rows| to_host(&rows)) {
-            Ok(rows) => layer(number, rows),
-            Err(error) => _ = fault.get_or_insert(error),
-        }
+    let hidden = model.hidden(&sequence.ids, &mut Cache::default(), &mut |number, residual| match model
+        .pick(residual, &positions)
+        .and_then(|rows| to_host(&rows))
+    {
+        Ok(rows) => layer(number, rows),
+        Err(error) => _ = fault.get_or_insert(error),
     })?;
     match fault {
         Some(error) => Err(error),

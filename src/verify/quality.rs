@@ -3,16 +3,16 @@
 //! Everything is computed in f64 from the engine's full logits. What int4 may cost is set against what the reference
 //! leaves open itself: a model that hardly knows the next code loses more, and it matters less.
 
-use crate::config::{MIN_NEW_TOKENS, STOP_THRESHOLD};
+use crate::config::{MIN_NEW_TOKENS, ModelConfig, STOP_THRESHOLD};
 use crate::engine::{Engine, Observer, Sampling, Scores};
 use crate::error::Result;
 use crate::reference::argmax;
 
+use super::Verdict;
 use super::divergence::{log_softmax, percentile};
 use super::limits::Limits;
 use super::record::{Figures, GroupFigures, PromptFigures, Quality};
 use super::reference::{Compact, Item, ReferenceFile};
-use super::Verdict;
 
 /// Added to the reference's entropy before a cost is set against it: a model that is sure costs something too. In nats.
 pub const FLOOR: f64 = 0.2;
@@ -154,9 +154,8 @@ impl<'a> FromIterator<&'a Step> for Figures {
         let steps: Vec<&Step> = steps.into_iter().collect();
         let mean = |value: &dyn Fn(&Step) -> f64| steps.iter().map(|s| value(s)).sum::<f64>() / steps.len() as f64;
         let drawn: Vec<(f64, f64)> = steps.iter().filter_map(|s| s.drawn).collect();
-        let perplexity = |log_p: fn(&(f64, f64)) -> f64| {
-            (-drawn.iter().map(log_p).sum::<f64>() / drawn.len() as f64).exp()
-        };
+        let perplexity =
+            |log_p: fn(&(f64, f64)) -> f64| (-drawn.iter().map(log_p).sum::<f64>() / drawn.len() as f64).exp();
         Figures {
             steps: steps.len(),
             mean_kl: mean(&|s| s.kl),
@@ -197,7 +196,8 @@ pub fn judge(
     for item in items {
         let own = along(engine, reference, item)?;
         let missing = item.tokens.len().abs_diff(own.len()) as f64;
-        verdict.measure("quality.missing_steps", limits.of("quality.missing_steps"), missing, || item.prompt.id.clone());
+        verdict
+            .measure("quality.missing_steps", limits.of("quality.missing_steps"), missing, || item.prompt.id.clone());
         steps.push(own);
         progress(item.tokens.len());
     }
@@ -262,8 +262,11 @@ fn hold(quality: &Quality, verdict: &mut Verdict, limits: &Limits) {
 /// Teacher forcing: every step of one item.
 fn along(engine: &mut dyn Engine, reference: &ReferenceFile, item: &Item) -> Result<Vec<Step>> {
     let config = engine.info().config.clone();
-    let order = reference_order(engine);
-    let row_of = |id: u32| config.audio_ids().iter().position(|audio| *audio == id);
+    let order = rows_in_order(&engine.info().audio_ids, &config);
+    let row_of = |id: u32| match id == config.audio_end_token_id {
+        true => Some(config.unit_count()),
+        false => id.checked_sub(config.first_unit_id).map(|row| row as usize).filter(|row| *row < config.unit_count()),
+    };
     let mut codebook = Turns::new(config.first_unit_id, config.num_quantizers);
     let contexts = item.tokens.iter().enumerate().map(|(step, token)| Context {
         step,
@@ -285,13 +288,12 @@ fn along(engine: &mut dyn Engine, reference: &ReferenceFile, item: &Item) -> Res
     Ok(walk.steps)
 }
 
-/// For each row in the reference's order (unit ids, then `</audio>`), the engine's row.
-pub(super) fn reference_order(engine: &dyn Engine) -> Vec<usize> {
-    let info = engine.info();
-    let mut rows: Vec<(u32, usize)> = info.audio_ids.iter().copied().zip(0..).collect();
+/// The rows of a head with these `audio_ids` in the reference's order: unit ids, then `</audio>`.
+pub(super) fn rows_in_order(audio_ids: &[u32], config: &ModelConfig) -> Vec<usize> {
+    let mut rows: Vec<(u32, usize)> = audio_ids.iter().copied().zip(0..).collect();
     rows.sort_unstable();
     let row = |id: &u32| rows.binary_search_by_key(id, |(id, _)| *id).map_or(usize::MAX, |place| rows[place].1);
-    info.config.audio_ids().iter().map(row).collect()
+    config.audio_ids().iter().map(row).collect()
 }
 
 /// Whose turn it is in a frame.

@@ -76,9 +76,7 @@ fn what_is_not_a_number_stays_one() {
 fn draws_are_compared_as_they_are_drawn() {
     let p = [3.0, 2.0, 1.0, 0.0, -1.0];
     let reference = Compact::of(&p).unwrap();
-    let distance = |q: &[f32], step| {
-        Step::compare(&reference, q, Context { step, ..context(None) }).draw_distance
-    };
+    let distance = |q: &[f32], step| Step::compare(&reference, q, Context { step, ..context(None) }).draw_distance;
     assert_eq!(distance(&[3.0, 2.0, 1.0, -9.0, -9.0], 20), 0.0); // rows that are never drawn count for nothing
     let q = [-9.0, 2.0, 1.0, 0.0, 3.0];
     let weight = |l: f64| (l / f64::from(0.8f32)).exp();

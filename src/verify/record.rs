@@ -80,6 +80,8 @@ pub struct Record {
     pub reference: ReferenceFacts,
     /// Every measured value that has a limit, in the order of the run.
     pub comparisons: Vec<Comparison>,
+    /// Known answers of the backend's kernels, called `path.kernel.test`.
+    pub kernels: Vec<Comparison>,
     /// Question 1: the engine against candle on the same weights.
     pub parity: Parity,
     /// Question 2: the engine against the original in bf16.
@@ -301,7 +303,8 @@ impl Record {
         let mut value = serde_json::to_value(&self).map_err(bad)?;
         round_all(&mut value);
         let mut record: Record = serde_json::from_value(value).map_err(bad)?;
-        record.comparisons.iter_mut().for_each(|c| c.passed = c.limit.holds(c.measured));
+        let judge = |c: &mut Comparison| c.passed = c.limit.holds(c.measured);
+        record.comparisons.iter_mut().chain(&mut record.kernels).for_each(judge);
         record.verdict = record.judged();
         record.digest = record.content_digest()?;
         Ok(record)
@@ -310,7 +313,7 @@ impl Record {
     /// What the comparisons say, whatever `verdict` says: a pass needs some, and each of them within its limit.
     pub fn judged(&self) -> Outcome {
         let holds = |c: &Comparison| c.passed && c.limit.holds(c.measured) && c.measurements > 0;
-        match !self.comparisons.is_empty() && self.comparisons.iter().all(holds) {
+        match !self.comparisons.is_empty() && self.comparisons.iter().chain(&self.kernels).all(holds) {
             true => Outcome::Pass,
             false => Outcome::Fail,
         }

@@ -62,7 +62,9 @@ pub fn judge(
         }
     }
     let norms = (0..export.layers.len()).map(|layer| projection_name(layer, "input_layernorm.weight"));
-    for name in norms.chain(["model.norm.weight".to_owned()]).chain(STOP_TENSORS.map(|name| format!("stop_predictor.{name}"))) {
+    for name in
+        norms.chain(["model.norm.weight".to_owned()]).chain(STOP_TENSORS.map(|name| format!("stop_predictor.{name}")))
+    {
         let (found, expected) = (file.get(&name)?.to_f32()?, source.get(&name)?.to_f32()?);
         let changed = found.iter().zip(&expected).filter(|(a, b)| !same(**a, **b)).count();
         measure("weights.changed", (changed + found.len().abs_diff(expected.len())) as f64, &name);

@@ -13,9 +13,9 @@ use rumik::format::layout::{GROUP, PROJECTIONS, projection_name};
 use rumik::format::{Export, Files, Report};
 use rumik::reference::{Device, Reference};
 use rumik::tensors::{Dtype, TensorFile};
-use rumik::verify::behaviour::Trial;
 use rumik::verify::limits::Limits;
-use rumik::verify::parity::{self, Sequence};
+use rumik::verify::parity;
+use rumik::verify::record::Mode;
 use rumik::verify::reference::ReferenceFile;
 use rumik::verify::{Verdict, check, quality, weights};
 use safetensors::tensor::TensorView;
@@ -23,10 +23,6 @@ use safetensors::tensor::TensorView;
 pub const REFERENCE: &str = "fixtures/verify/demo-quick.safetensors";
 const SOURCE: &str = "fixtures/demo";
 const EXPORT: &str = "fixtures/demo-int4";
-/// Prompts that a fault is looked for in.
-const PROMPTS: usize = 3;
-/// Tokens of each.
-const TOKENS: usize = 48;
 
 /// Everything that is judged and judged against.
 pub struct Gate {
@@ -61,17 +57,8 @@ impl Gate {
     pub fn parity(&self, export: &Export) -> String {
         let silent = Export { codec: None, ..export.clone() };
         let (mut verdict, mut engine) = (Verdict::default(), engine(&silent, 1));
-        let items = &self.reference.items[..PROMPTS];
-        let mut sequences: Vec<Sequence> = items
-            .iter()
-            .map(|item| Sequence {
-                name: item.prompt.id.clone(),
-                ids: [&item.ids[..], &item.tokens[..TOKENS]].concat(),
-                from: 0,
-            })
-            .collect();
         let items: Vec<_> = self.reference.items.iter().collect();
-        sequences.push(check::longer_than_the_window(&items, &self.export.config));
+        let sequences = check::sequences(&items, Mode::Quick, &self.export.config);
         parity::judge(&mut engine, &self.model, &sequences, &mut verdict, &self.limits, &mut |_| ()).unwrap();
         failures(&verdict)
     }
@@ -106,8 +93,8 @@ impl Gate {
     pub fn behaviour(&self, fault: Faulty) -> String {
         let mut verdict = Verdict::default();
         let mut engine = FaultyEngine::new(&self.export, fault);
-        let prompts = self.reference.items.iter().take(PROMPTS).map(|item| item.ids.clone()).collect();
-        let trial = Trial { prompts, tokens: TOKENS };
+        let items: Vec<_> = self.reference.items.iter().collect();
+        let trial = check::trial(&items, Mode::Quick);
         trial.judge_choices(&mut engine, &mut verdict, &self.limits).unwrap();
         trial.judge_slots(&mut engine, &mut verdict, &self.limits).unwrap();
         failures(&verdict)
@@ -126,9 +113,10 @@ impl Tensors {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let views = self.0.iter().map(|(name, (dtype, shape, data))| {
-            (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap())
-        });
+        let views = self
+            .0
+            .iter()
+            .map(|(name, (dtype, shape, data))| (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap()));
         safetensors::serialize(views, None).unwrap()
     }
 
@@ -144,7 +132,8 @@ impl Tensors {
     /// The digest of the file that these tensors make: that of the export when nothing was edited.
     fn digest(&self) -> rumik::tensors::write::Digested {
         let sound = *self == Tensors::sound();
-        let bytes = if sound { std::fs::read(Path::new(EXPORT).join("model.safetensors")).unwrap() } else { self.bytes() };
+        let bytes =
+            if sound { std::fs::read(Path::new(EXPORT).join("model.safetensors")).unwrap() } else { self.bytes() };
         let sha256 = rumik::tensors::write::hex(&<sha2::Sha256 as sha2::Digest>::digest(&bytes));
         rumik::tensors::write::Digested { bytes: bytes.len() as u64, sha256 }
     }
@@ -286,7 +275,7 @@ impl Engine for FaultyEngine {
             (Faulty::CompanyHeard, _) if self.running.iter().any(|running| *running) => request.seed += 1,
             _ => {}
         }
-        self.before[slot] = prompt.last().copied();
+        self.before[slot] = request.prompt.get(request.prompt.len() / 2).copied(); // a token of the text
         self.running[slot] = true;
         request.prompt = &prompt;
         self.engine.start(slot, &request)
@@ -325,9 +314,7 @@ impl Engine for FaultyEngine {
             }
         }
         match self.fault {
-            Faulty::LastPositionMissing => {
-                self.engine.score(slot, tokens, &mut Short(observer, tokens.len() - 1))
-            }
+            Faulty::LastPositionMissing => self.engine.score(slot, tokens, &mut Short(observer, tokens.len() - 1)),
             _ => self.engine.score(slot, tokens, observer),
         }
     }

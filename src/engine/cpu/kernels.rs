@@ -13,19 +13,33 @@ pub const ISA_VARIABLE: &str = "RUMIK_CPU_ISA";
 
 type Attend = unsafe fn(&[f32], &[u16], &[u16], usize, &mut Vec<f32>, &mut [f32]);
 
-/// The operations compiled for one instruction set.
-///
-/// Outside this module a table can only be had from [`Kernels::available`], so the machine has its instructions.
-pub struct Kernels {
-    pub(super) name: &'static str,
-    pub(super) round: unsafe fn(&[f32], &mut Rounded),
-    pub(super) int4_rows: unsafe fn(&Int4Matrix, usize, &Rounded, &mut [f32]),
-    pub(super) int8_rows: unsafe fn(&Int8Matrix, usize, &Rounded, &mut [f32]),
-    pub(super) bf16_rows: unsafe fn(&[u8], &[f32], usize, &mut [f32]),
-    pub(super) f32_rows: unsafe fn(&[f32], &[f32], usize, &mut [f32]),
-    pub(super) layer_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
-    pub(super) attend: Attend,
-    pub(super) silu_up: unsafe fn(&[f32], &[f32], &mut [f32]),
+/// Defines [`Kernels`] and the list of its operations together, so that no operation is missing from the list.
+macro_rules! operations {
+    ($($operation:ident: $signature:ty,)+) => {
+        /// The operations compiled for one instruction set.
+        ///
+        /// Outside this module a table can only be had from [`Kernels::available`], so the machine has its instructions.
+        pub struct Kernels {
+            pub(super) name: &'static str,
+            $(pub(super) $operation: $signature,)+
+        }
+
+        impl Kernels {
+            /// Names of the operations of a table; each must have a known-answer test (`verify::kernels`).
+            pub const OPERATIONS: &[&str] = &[$(stringify!($operation)),+];
+        }
+    };
+}
+
+operations! {
+    round: unsafe fn(&[f32], &mut Rounded),
+    int4_rows: unsafe fn(&Int4Matrix, usize, &Rounded, &mut [f32]),
+    int8_rows: unsafe fn(&Int8Matrix, usize, &Rounded, &mut [f32]),
+    bf16_rows: unsafe fn(&[u8], &[f32], usize, &mut [f32]),
+    f32_rows: unsafe fn(&[f32], &[f32], usize, &mut [f32]),
+    layer_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    attend: Attend,
+    silu_up: unsafe fn(&[f32], &[f32], &mut [f32]),
 }
 
 /// Up to 16 groups of one activation vector.

@@ -3,8 +3,10 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute_enum, CUgraphInstantiate_flags};
 use cudarc::driver::{CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError, result};
@@ -156,6 +158,43 @@ fn reason(error: &DriverError) -> String {
         (Some(name), Some(text)) => format!("{text} ({name})"),
         _ => format!("{error:?}"),
     }
+}
+
+/// Names of kernels launched, while somebody wants to know; see [`take_launched`].
+static LAUNCHED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+static RECORDING: AtomicBool = AtomicBool::new(false);
+
+fn record_launch(name: &'static str) {
+    if RECORDING.load(Ordering::Relaxed) {
+        LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+    }
+}
+
+/// The kernels launched, or captured into a graph, since the last call; the first call starts the recording.
+pub fn take_launched() -> BTreeSet<&'static str> {
+    RECORDING.store(true, Ordering::Relaxed);
+    std::mem::take(&mut *LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Names of the functions of a module.
+///
+/// # Safety
+/// The module is loaded, in the current context.
+unsafe fn function_names(module: sys::CUmodule) -> std::result::Result<Vec<String>, DriverError> {
+    let mut count = 0;
+    // SAFETY: the caller's module, and a place for one number.
+    unsafe { sys::cuModuleGetFunctionCount(&raw mut count, module) }.result()?;
+    let mut functions = vec![std::ptr::null_mut(); count as usize];
+    // SAFETY: the caller's module, and room for as many functions as said.
+    unsafe { sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module) }.result()?;
+    let name = |function: sys::CUfunction| {
+        let mut name = std::ptr::null();
+        // SAFETY: a function that the driver listed, and a place for one pointer.
+        unsafe { sys::cuFuncGetName(&raw mut name, function) }.result()?;
+        // SAFETY: the driver returned a terminated string that lives as long as the module; it is copied here.
+        Ok(unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned())
+    };
+    functions.into_iter().map(name).collect()
 }
 
 impl Device {
@@ -360,6 +399,25 @@ impl Device {
         self.check("measure time", from.0.elapsed_ms(&to.0))
     }
 
+    /// Names of all kernels in the embedded modules, as the driver lists them.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the GPU cannot run them.
+    pub fn kernel_names(&self) -> Result<Vec<String>> {
+        self.bind()?;
+        let mut names = Vec::new();
+        for image in MODULES {
+            // SAFETY: the image is a whole fatbin, which the driver copies.
+            let module = self.check("load its kernels", unsafe { result::module::load_data(image.as_ptr().cast()) })?;
+            // SAFETY: the module is loaded, and unloaded only after this.
+            let listed = unsafe { function_names(module) };
+            // SAFETY: loaded above, and nothing of it is used any more: the names are copies.
+            self.check("unload its kernels", unsafe { result::module::unload(module) })?;
+            names.extend(self.check("list its kernels", listed)?);
+        }
+        Ok(names)
+    }
+
     /// Loads the embedded modules and finds the kernels of `names`, in order.
     ///
     /// # Errors
@@ -429,6 +487,7 @@ impl Device {
             attrs: &raw mut attribute,
             numAttrs: u32::from(!plain),
         };
+        record_launch(kernel.name);
         let function = kernel.function.cu_function();
         // SAFETY: the caller vouches for the arguments; function, stream and configuration are valid here.
         let launched =

@@ -16,6 +16,7 @@ mod device;
 pub mod kernels;
 mod measure;
 pub mod pack;
+pub(crate) mod probe;
 pub use measure::{KernelTime, Spread};
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,11 @@ impl Default for Options {
     fn default() -> Options {
         Options { ordinal: 0, slots: 1, positions: 2304, codec: true, persistent: false, endless: false }
     }
+}
+
+/// True when this machine has GPU number `ordinal` and this program has kernels for it.
+pub fn is_usable(ordinal: usize) -> bool {
+    Device::open(ordinal).is_ok()
 }
 
 /// Device memory the engine reserved, in bytes.

@@ -5,7 +5,7 @@
 //! `kernel / stride` inputs give `stride` output rows at once.
 
 use super::gemm::Matrix;
-use super::simd;
+use super::simd::{self, Set};
 use crate::error::{Error, Result};
 use crate::tensors::TensorFile;
 
@@ -112,7 +112,7 @@ impl Conv {
     pub(super) fn step(&self, history: &mut History, x: &[f32], y: &mut Vec<f32>) {
         match self.activation {
             Activation::None => history.rows.extend_from_slice(x),
-            Activation::Elu => simd::extend_elu(x, &mut history.rows),
+            Activation::Elu => simd::extend_elu(Set::best(), x, &mut history.rows),
         }
         y.resize(x.len() / self.inputs * self.matrix.outputs(), 0.0);
         if self.dilation == 1 {

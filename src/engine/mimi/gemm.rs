@@ -9,6 +9,8 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::simd::Set;
+
 /// Outputs a panel of weights holds side by side: two 512-bit or four 256-bit registers.
 const PANEL: usize = 32;
 /// Rows of weights that are fetched ahead; from 4 to 16 there is little difference.
@@ -25,7 +27,7 @@ const TASK_ROWS: usize = 96;
 /// `panels: [ceil(n / 32), k, 32]`: for each input, 32 outputs side by side, so that a product reads weights in one
 /// sequential stream. Outputs past `n` are zero.
 #[derive(Debug)]
-pub(super) struct Matrix {
+pub(crate) struct Matrix {
     k: usize,
     n: usize,
     panels: Vec<[f32; PANEL]>,
@@ -34,7 +36,7 @@ pub(super) struct Matrix {
 
 impl Matrix {
     /// Packs `weight(n, k)` and `bias(n)`.
-    pub(super) fn pack(
+    pub(crate) fn pack(
         n: usize,
         k: usize,
         weight: impl Fn(usize, usize) -> f32,
@@ -49,7 +51,7 @@ impl Matrix {
     }
 
     /// Outputs.
-    pub(super) fn outputs(&self) -> usize {
+    pub(crate) fn outputs(&self) -> usize {
         self.n
     }
 
@@ -57,14 +59,19 @@ impl Matrix {
     ///
     /// Rows may overlap (`stride < k`): a convolution over time-major data is such a product.
     /// `x` holds at least `(rows - 1) * stride + k` values; `y: [rows, n]` is overwritten.
-    pub(super) fn multiply(&self, x: &[f32], stride: usize, y: &mut [f32]) {
+    pub(crate) fn multiply(&self, x: &[f32], stride: usize, y: &mut [f32]) {
+        self.multiply_on(Set::best(), x, stride, y);
+    }
+
+    /// [`Matrix::multiply`] with the instructions of a set of [`Set::available`]; the bits are the same.
+    pub(crate) fn multiply_on(&self, set: Set, x: &[f32], stride: usize, y: &mut [f32]) {
         let rows = y.len() / self.n;
         assert!(y.len() == rows * self.n && (rows == 0 || x.len() >= (rows - 1) * stride + self.k));
         let output = Output { base: y.as_mut_ptr(), stride: self.n };
         let blocks = rows.div_ceil(TASK_ROWS);
         let task = |task: usize| {
             let first = task % blocks * TASK_ROWS;
-            self.part(task / blocks, x, stride, output).run(first..rows.min(first + TASK_ROWS));
+            self.part(task / blocks, x, stride, output).run(set, first..rows.min(first + TASK_ROWS));
         };
         let tasks = self.bias.len() * blocks;
         if rows * self.k * self.n < PARALLEL_WORK {
@@ -136,20 +143,17 @@ impl<'a> Part<'a> {
         std::array::from_fn(|r| &self.x[(row + r) * self.stride..][..self.weights.len()])
     }
 
-    fn run(&self, rows: Range<usize>) {
-        #[cfg(target_arch = "x86_64")]
-        #[allow(unsafe_code)]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                // SAFETY: the machine has the features the function was compiled for.
-                return unsafe { avx512::rows(self, rows) };
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                // SAFETY: as above.
-                return unsafe { avx2::rows(self, rows) };
-            }
+    #[allow(unsafe_code)]
+    fn run(&self, set: Set, rows: Range<usize>) {
+        match set {
+            // SAFETY: only a machine with the features of a set has it.
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx512 => unsafe { avx512::rows(self, rows) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Set::Avx2 => unsafe { avx2::rows(self, rows) },
+            _ => rows.for_each(|row| self.plain_row(row)),
         }
-        rows.for_each(|row| self.plain_row(row));
     }
 
     /// The meaning of the vector code, and its stand-in on other machines.
@@ -180,7 +184,7 @@ macro_rules! kernel {
             const WIDTH: usize = PANEL / $lanes;
 
             #[target_feature(enable = $features)]
-            pub(super) fn rows(part: &Part<'_>, rows: Range<usize>) {
+            pub(crate) fn rows(part: &Part<'_>, rows: Range<usize>) {
                 let mut row = rows.start;
                 $(while rows.end - row >= $tile {
                     tile::<$tile>(part, row);
@@ -263,30 +267,17 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_arch = "x86_64")]
-    #[allow(unsafe_code)]
     fn every_instruction_set_gives_the_bits_of_the_plain_loop() {
         let (k, n, rows) = (77, 40, 23);
         let (x, w) = (noise(5, rows * k), noise(6, n * k));
         let matrix = Matrix::pack(n, k, |n, j| w[n * k + j], |n| n as f32);
-        type Run = fn(&Part<'_>, Range<usize>);
-        let plain: Run = |part, rows| rows.for_each(|row| part.plain_row(row));
-        // SAFETY: only called where the features were found.
-        let sets: [(bool, Run); 2] = [
-            (is_x86_feature_detected!("avx512f"), |part, rows| unsafe { avx512::rows(part, rows) }),
-            (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"), |part, rows| unsafe {
-                avx2::rows(part, rows)
-            }),
-        ];
-        let product = |run: Run| {
+        let product = |set: Set| {
             let mut y = vec![f32::NAN; rows * n];
-            let output = Output { base: y.as_mut_ptr(), stride: n };
-            (0..2).for_each(|panel| run(&matrix.part(panel, &x, k, output), 0..rows));
+            matrix.multiply_on(set, &x, k, &mut y);
             y
         };
-        let expected = product(plain);
-        for (_, run) in sets.into_iter().filter(|(present, _)| *present) {
-            assert_eq!(product(run), expected);
+        for set in Set::available() {
+            assert_eq!(product(set), product(Set::Plain));
         }
     }
 }

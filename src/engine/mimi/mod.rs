@@ -12,11 +12,11 @@
 //! tensor names the file uses.
 
 mod conv;
-mod gemm;
+pub(crate) mod gemm;
 pub mod ops;
 mod quantizer;
 mod seanet;
-mod simd;
+pub(crate) mod simd;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

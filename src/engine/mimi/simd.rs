@@ -6,32 +6,92 @@
 /// Lanes of the dot product: independent partial sums, folded in a fixed order.
 const LANES: usize = 16;
 
-/// Defines `fn name(args)` that runs `body` compiled for AVX2 where the machine has it. 512-bit registers gain nothing
-/// here: attention waits for its keys and values, and the activations are a small part of the work.
-macro_rules! dispatch {
-    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) = $body:ident) => {
-        $(#[$doc])*
-        #[allow(unsafe_code)]
-        pub(super) fn $name($($arg: $type),*) {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2($($arg: $type),*) {
-                    $body($($arg),*)
-                }
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    // SAFETY: the machine has the features the function was compiled for.
-                    return unsafe { avx2($($arg),*) };
-                }
+/// Instruction sets that the decoder's loops are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Set {
+    /// What every machine of the architecture has.
+    Plain,
+    Avx2,
+    /// Products only: the other loops run as with AVX2.
+    Avx512,
+}
+
+impl Set {
+    /// The sets this machine has, best first; the last is the plain one.
+    pub(crate) fn available() -> Vec<Set> {
+        let mut sets = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            if avx2 && is_x86_feature_detected!("avx512f") {
+                sets.push(Set::Avx512);
             }
-            $body($($arg),*)
+            if avx2 {
+                sets.push(Set::Avx2);
+            }
         }
+        sets.push(Set::Plain);
+        sets
+    }
+
+    /// The best set of this machine.
+    pub(crate) fn best() -> Set {
+        static BEST: std::sync::OnceLock<Set> = std::sync::OnceLock::new();
+        *BEST.get_or_init(|| Set::available()[0])
+    }
+
+    /// Its name, as `engine::cpu::Kernels` has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Set::Plain => "plain",
+            Set::Avx2 => "avx2",
+            Set::Avx512 => "avx512",
+        }
+    }
+}
+
+/// For each loop, defines `fn name(set, args)` that runs `body` compiled for the set, and lists the names. 512-bit registers
+/// gain nothing here: attention waits for its keys and values, and the activations are a small part of the work.
+macro_rules! dispatch {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) = $body:ident;)+) => {
+        /// Names of the loops.
+        pub(crate) const LOOPS: &[&str] = &[$(stringify!($name)),+];
+
+        $(
+            $(#[$doc])*
+            ///
+            /// `set` is of [`Set::available`].
+            #[allow(unsafe_code)]
+            pub(crate) fn $name(set: Set, $($arg: $type),*) {
+                #[cfg(target_arch = "x86_64")]
+                {
+                    #[target_feature(enable = "avx2,fma")]
+                    fn avx2($($arg: $type),*) {
+                        $body($($arg),*)
+                    }
+                    if set != Set::Plain {
+                        // SAFETY: only a machine with these features has a set beside the plain one.
+                        return unsafe { avx2($($arg),*) };
+                    }
+                }
+                let _ = set;
+                $body($($arg),*)
+            }
+        )+
     };
 }
 
 dispatch! {
     /// ELU of every value of `x`, appended to `out`.
-    fn extend_elu(x: &[f32], out: &mut Vec<f32>) = extend_elu_body
+    fn extend_elu(x: &[f32], out: &mut Vec<f32>) = extend_elu_body;
+
+    /// GELU (erf) of every value, in place.
+    fn gelu(x: &mut [f32]) = gelu_body;
+
+    /// Attention of one head at one position: `out = softmax(q . k * scale) v`.
+    ///
+    /// `q, out: [d]`; `k, v: [t, d]`, in any order of positions; `scores: [t]` is scratch.
+    fn attend(q: &[f32], k: &[f32], v: &[f32], scale: f32, scores: &mut [f32], out: &mut [f32]) = attend_body;
 }
 
 #[inline(always)]
@@ -44,24 +104,11 @@ fn extend_elu_body(x: &[f32], out: &mut Vec<f32>) {
     }
 }
 
-dispatch! {
-    /// GELU (erf) of every value, in place.
-    fn gelu(x: &mut [f32]) = gelu_body
-}
-
 #[inline(always)]
 fn gelu_body(x: &mut [f32]) {
     for v in x {
         *v *= 0.5 * (1.0 + erf(*v * std::f32::consts::FRAC_1_SQRT_2));
     }
-}
-
-dispatch! {
-    /// Attention of one head at one position: `out = softmax(q . k * scale) v`.
-    ///
-    /// `q, out: [d]`; `k, v: [t, d]`, in any order of positions; `scores: [t]` is scratch.
-    fn attend(q: &[f32], k: &[f32], v: &[f32], scale: f32, scores: &mut [f32], out: &mut [f32])
-        = attend_body
 }
 
 #[inline(always)]
@@ -156,10 +203,10 @@ mod tests {
     fn activations_follow_the_plain_ones() {
         let x: Vec<f32> = (-4000..=1000).map(|i| i as f32 / 100.0).collect();
         let mut found = vec![7.0];
-        extend_elu(&x, &mut found);
+        extend_elu(Set::best(), &x, &mut found);
         assert_close(&found[1..], &x.iter().map(|&x| ops::elu(x)).collect::<Vec<_>>(), 2e-7);
         let mut found = x.clone();
-        gelu(&mut found);
+        gelu(Set::best(), &mut found);
         for (&found, &x) in found.iter().zip(&x) {
             // The error of erf is absolute, so that of GELU grows with |x|.
             assert!((found - ops::gelu(x)).abs() <= 3e-7 * x.abs().max(1.0), "gelu({x}) = {found}");
@@ -171,7 +218,7 @@ mod tests {
         for (t, d) in [(1, 4), (7, 16), (250, 64), (33, 20)] {
             let (q, k, v) = (noise(5, d), noise(6, t * d), noise(7, t * d));
             let (mut scores, mut out) = (vec![0.0; t], vec![f32::NAN; d]);
-            attend(&q, &k, &v, 1.0 / (d as f32).sqrt(), &mut scores, &mut out);
+            attend(Set::best(), &q, &k, &v, 1.0 / (d as f32).sqrt(), &mut scores, &mut out);
             assert_close(&out, &ops::attention(&q, &k, &v, t), TOLERANCE);
         }
     }

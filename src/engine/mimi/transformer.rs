@@ -2,7 +2,7 @@
 
 use super::gemm::Matrix;
 use super::ops;
-use super::simd;
+use super::simd::{self, Set};
 use crate::config::CodecConfig;
 use crate::error::Result;
 use crate::tensors::TensorFile;
@@ -158,7 +158,7 @@ impl Layer {
 
         self.mlp_norm.apply(x, shape, normed);
         multiply(&self.fc1, normed, shape.hidden, wide);
-        simd::gelu(wide);
+        simd::gelu(Set::best(), wide);
         multiply(&self.fc2, wide, self.fc1.outputs(), branch);
         add_scaled(x, branch, &self.mlp_scale);
     }
@@ -191,7 +191,7 @@ impl Ring {
             self.keys[start + row * d..][..d].copy_from_slice(k);
             self.values[start + row * d..][..d].copy_from_slice(v);
             let (keys, values) = (&self.keys[start..][..filled * d], &self.values[start..][..filled * d]);
-            simd::attend(q, keys, values, scale, scores, out);
+            simd::attend(Set::best(), q, keys, values, scale, scores, out);
         }
     }
 }

@@ -33,10 +33,15 @@ pub(super) fn verdict_word(record: &Record) -> &'static str {
     }
 }
 
+/// The comparisons of the run and those of its kernels.
+fn every(record: &Record) -> impl Iterator<Item = &Comparison> {
+    record.comparisons.iter().chain(&record.kernels)
+}
+
 /// The verdict and what it is about.
 pub(super) fn header(record: &Record) -> String {
-    let all = record.comparisons.len();
-    let held = record.comparisons.iter().filter(|c| c.passed).count();
+    let all = every(record).count();
+    let held = every(record).filter(|c| c.passed).count();
     let (class, says) = match record.verdict {
         Outcome::Pass => ("pass", "This export speaks like the original."),
         Outcome::Fail => ("fail", "This export must not be released as it is."),
@@ -106,13 +111,13 @@ pub(super) fn figures(record: &Record) -> String {
 pub(super) fn comparisons(record: &Record) -> String {
     let part = |c: &Comparison| c.name.split('.').next().unwrap_or_default().to_owned();
     let mut parts: Vec<String> = Vec::new();
-    for comparison in &record.comparisons {
+    for comparison in every(record) {
         if !parts.contains(&part(comparison)) {
             parts.push(part(comparison));
         }
     }
     let group = |name: &String| {
-        let own: Vec<&Comparison> = record.comparisons.iter().filter(|c| part(c) == *name).collect();
+        let own: Vec<&Comparison> = every(record).filter(|c| part(c) == *name).collect();
         let failed = own.iter().filter(|c| !c.passed).count();
         let (class, says) = match failed {
             0 => ("pass", format!("all {} hold", own.len())),

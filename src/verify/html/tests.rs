@@ -62,6 +62,7 @@ fn record(failing: bool) -> Record {
             kl_error: 1e-5,
         },
         comparisons: verdict.comparisons,
+        kernels: Vec::new(),
         parity: Parity {
             sequences: 3,
             positions: 300,

@@ -67,9 +67,7 @@ pub fn make(
     let held: Vec<usize> = facts.held().map(|(n, _)| n).collect();
     let journal = Journal::open(out, &facts)?;
     let codec = match (&checkpoint.codec, job.pcm) {
-        (Some(codec), true) => {
-            Some(Decoder::load(&codec.config, &codec.weights, checkpoint.config.num_quantizers)?)
-        }
+        (Some(codec), true) => Some(Decoder::load(&codec.config, &codec.weights, checkpoint.config.num_quantizers)?),
         _ => None,
     };
     let waves: Vec<&[usize]> = held.chunks(WAVE).collect();
@@ -163,7 +161,8 @@ fn speak(
 }
 
 fn samples(codec: &Decoder, reference: &Reference, ids: &[u32]) -> Result<Vec<u8>> {
-    let (mut frames, mut codes, mut pcm, mut bytes) = (Frames::new(reference.config()), Vec::new(), Vec::new(), Vec::new());
+    let (mut frames, mut codes, mut pcm, mut bytes) =
+        (Frames::new(reference.config()), Vec::new(), Vec::new(), Vec::new());
     ids.iter().for_each(|id| frames.push(*id, &mut codes));
     let mut state: mimi::State = codec.state();
     codec.step(&mut state, &codes, &mut pcm)?;

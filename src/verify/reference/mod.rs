@@ -228,9 +228,12 @@ impl Item {
             let range = first..first + counts[step] as usize;
             first = range.end;
             let own = &all_rows[range.clone()];
-            let fine = !own.is_empty() && own.is_sorted_by(|a, b| a < b) && usize::from(own[own.len() - 1]) < audio_rows;
+            let fine =
+                !own.is_empty() && own.is_sorted_by(|a, b| a < b) && usize::from(own[own.len() - 1]) < audio_rows;
             if !fine {
-                return Err(rows.invalid(format!("ascending rows below {audio_rows}"), format!("others at step {step}")));
+                return Err(
+                    rows.invalid(format!("ascending rows below {audio_rows}"), format!("others at step {step}"))
+                );
             }
             distributions.push(Compact {
                 rows: own.to_vec(),

@@ -131,6 +131,36 @@ fn functions(device: &Device, config: &ModelConfig, deep: bool) -> Result<Functi
     })
 }
 
+impl Decoder {
+    /// Replaces the matrices of a layer by others of the same sizes.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn replace_layer(&self, on: Queue<'_>, index: usize, layer: &format::Layer) -> Result<()> {
+        write_layer(on, &self.layers[index], layer)
+    }
+
+    /// Replaces the rows of the head by others of the same kind and sizes.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn replace_head(&self, on: Queue<'_>, head: &format::Head) -> Result<()> {
+        match head {
+            format::Head::Bf16(tensor) => on.device.write::<u8>(on.stream, self.head.rows, &tensor.data),
+            format::Head::Int8(matrix) => {
+                let scales: Vec<f32> = matrix.scale.iter().map(|scale| scale.to_f32()).collect();
+                on.device.write(on.stream, self.head.rows, &pack::int8(matrix))?;
+                on.device.write(on.stream, self.head.row_scale, &scales)
+            }
+        }
+    }
+}
+
+fn write_layer(on: Queue<'_>, to: &kernels::Layer, layer: &format::Layer) -> Result<()> {
+    on.device.write(on.stream, to.input, &input_tiles(layer))?;
+    on.device.write(on.stream, to.output, &pack::int4_beside(&layer.down, &layer.o))
+}
+
 fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(Vec<kernels::Layer>, Pass)> {
     let config = &export.config;
     let rope = plain::Rope::new(config.rope_theta, config.head_dim, kv.positions);
@@ -152,8 +182,7 @@ fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(V
             values: values + at * per_layer,
             window: if sliding { config.sliding_window as i32 } else { 0 },
         };
-        arena.on.device.write(arena.on.stream, this.input, &input_tiles(layer))?;
-        arena.on.device.write(arena.on.stream, this.output, &pack::int4_beside(&layer.down, &layer.o))?;
+        write_layer(arena.on, &this, layer)?;
         layers.push(this);
     }
     let pass = Pass {

@@ -61,7 +61,7 @@ pub struct Decoder {
     shape: Shape,
     pub(super) layers: Vec<kernels::Layer>,
     pub(super) buffers: Buffers,
-    head: Head,
+    pub(super) head: Head,
     pub(super) head_buffers: HeadBuffers,
     pass: Pass,
     depth: [usize; 2],

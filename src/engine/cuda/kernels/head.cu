@@ -183,9 +183,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
 
 // ---- the choice ----------------------------------------------------------------------------------------------------------------
 
-// Orders floats as unsigned integers.
+// Orders floats as unsigned integers; zeros of either sign are equal.
 DI uint32_t order(float v) {
-    uint32_t u = __float_as_uint(v);
+    uint32_t u = __float_as_uint(v + 0.f);
     return (u >> 31) ? ~u : u | 0x80000000u;
 }
 DI float value(uint32_t key) { return __uint_as_float((key >> 31) ? key & 0x7FFFFFFFu : ~key); }
