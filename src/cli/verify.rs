@@ -16,7 +16,10 @@ use crate::pass::REFERENCE_FILE;
 use crate::reference::{self, Device, Precision, Reference};
 use crate::tensors::Bytes;
 use crate::tensors::write::hex;
+use crate::verify::asr::{DEFAULT_REPO, Whisper};
+use crate::verify::audio::Pair;
 use crate::verify::check::{Plan, SLOTS, Subject, check};
+use crate::verify::html::{Heard, Report, Speed, page};
 use crate::verify::limits::Limits;
 use crate::verify::prompts::{Bundled, PromptSet};
 use crate::verify::record::{self, Document, Mode, RECORD_FILE, Record};
@@ -70,6 +73,13 @@ pub struct CheckArgs {
     /// Replace a limit; the record then says that its limits are custom
     #[arg(long, value_name = "NAME=NUMBER")]
     limit: Vec<String>,
+    /// Let Whisper write down both models' speech, and hold the error rates against each other; the model is a folder in
+    /// the Hub's layout or a repository of the Hub
+    #[arg(long, value_name = "DIR|REPO", num_args = 0..=1, default_missing_value = DEFAULT_REPO)]
+    asr: Option<String>,
+    /// Write a page to look at and listen to
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print the record as one JSON document
     #[arg(long)]
     json: bool,
@@ -117,12 +127,17 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Outcome> {
     let mut engine = model::engine(export.clone(), &engine_args, Some(SLOTS))?;
     let mode = if args.original.quick { Mode::Quick } else { Mode::Full };
     let plan = Plan { reference: &reference, source: source.as_ref(), device: &device, mode, limits: &limits };
-    let subject = Subject { paths: &paths, files: &files, export: &export, engine: &mut *engine };
+    let mut recogniser = args.asr.as_deref().map(|place| Whisper::load(place, args.original.offline)).transpose()?;
+    let recogniser = recogniser.as_mut();
+    let subject = Subject { paths: &paths, files: &files, export: &export, engine: &mut *engine, recogniser };
     let mut bars = Bars::default();
     let record = check(subject, &plan, &mut |label, done, total| bars.show(label, done, total));
     bars.finish();
-    let record = record?;
+    let (record, pairs) = record?;
     save(&paths, &record)?;
+    if let Some(file) = &args.report {
+        write_whole(file, report(&record, &pairs, engine.info().sample_rate_hz).as_bytes())?;
+    }
     match args.json {
         true => print_json(&record)?,
         false => print_table(&record)?,
@@ -221,6 +236,23 @@ fn save(paths: &Paths, record: &Record) -> Result<()> {
         .filter(|other| other.engine.backend != record.engine.backend && other.export.files == record.export.files);
     let document = Document::new(others.chain([record.clone()]).collect());
     write_whole(&file, &document.to_json()?)
+}
+
+/// The page of a run.
+fn report<'a>(record: &Record, pairs: &'a [Pair], sample_rate_hz: usize) -> String {
+    let heard = |pair: &'a Pair| Heard {
+        id: &pair.id,
+        reference: &pair.reference.pcm,
+        engine: &pair.engine.pcm,
+        sample_rate_hz,
+    };
+    let takes: Vec<Heard> = pairs.iter().map(heard).collect();
+    let speaking = Speed {
+        what: "int4 engine, one prompt at a time".to_owned(),
+        speech_s: record.speech.as_ref().map_or(0.0, |speech| speech.engine.seconds),
+        wall_s: pairs.iter().map(|pair| pair.took.as_secs_f64()).sum(),
+    };
+    page(&Report { record, takes: &takes, speeds: &[speaking] })
 }
 
 fn print_table(record: &Record) -> anyhow::Result<()> {

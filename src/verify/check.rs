@@ -1,10 +1,12 @@
 //! The gate: every check on one export, in order, and the record of it.
 
+use super::asr::Whisper;
+use super::audio::Pair;
 use super::behaviour::Trial;
 use super::limits::{Limits, kind_of};
 use super::record::{EngineFacts, ExportFacts, LimitKind, MatrixFigure, Mode, Outcome, Record, ReferenceFacts};
 use super::reference::{Item, ReferenceFile};
-use super::{Comparison, Verdict, differing, kernels, parity, quality, weights};
+use super::{Comparison, Verdict, differing, kernels, listen, parity, quality, weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::{MIN_NEW_TOKENS, ModelConfig};
 use crate::engine::{Backend, Engine};
@@ -34,6 +36,8 @@ pub struct Subject<'a> {
     pub export: &'a Export,
     /// The engine that is to serve it, with [`SLOTS`] slots.
     pub engine: &'a mut dyn Engine,
+    /// Who writes down what both models say; without it the error rates are left out.
+    pub recogniser: Option<&'a mut Whisper>,
 }
 
 /// Against what, and how strictly.
@@ -53,13 +57,13 @@ pub struct Plan<'a> {
 /// Told what is being done, how much of it is done, and how much there is.
 pub type Progress<'a> = &'a mut dyn FnMut(&'static str, usize, usize);
 
-/// Runs every check.
+/// Runs every check. Returns the record, and both models' speech for a report.
 ///
 /// # Errors
 /// [`crate::Error::Invalid`] when reference and export do not belong together, before anything is measured; errors of
 /// files, engine and candle. A figure that is bad is no error: it fails its comparison.
-pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Record> {
-    let Subject { paths, files, export, engine } = subject;
+pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<(Record, Vec<Pair>)> {
+    let Subject { paths, files, export, engine, recogniser } = subject;
     let (reference, limits) = (plan.reference, plan.limits);
     let report = files.report.as_ref().map(|json| Report::parse(&files.name, json)).transpose()?;
     reference.check_fits(&export.config, report.as_ref())?;
@@ -99,8 +103,16 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         progress("engine against the original", done, steps);
     })?;
 
+    let (speech, pairs) = listen::judge(
+        (engine, export),
+        (reference, &items),
+        recogniser,
+        (&mut verdict, limits),
+        &mut |label, done| progress(label, done, items.len()),
+    )?;
+
     let kl_error = verdict.measured("reference.kl_error");
-    Record {
+    let record = Record {
         verdict: Outcome::Fail, // until it is sealed
         mode: plan.mode,
         limits: kind_of(&verdict.comparisons).unwrap_or(LimitKind::Custom),
@@ -117,9 +129,10 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         kernels,
         parity,
         quality,
+        speech: Some(speech),
         digest: String::new(),
-    }
-    .seal()
+    };
+    Ok((record.seal()?, pairs))
 }
 
 /// An engine that refuses to speak after a check has failed is another failure (it refuses logits that are not finite);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::record::LimitKind;
-use super::{Comparison, Limit};
+use super::{Comparison, Limit, asr, audio};
 use crate::error::{Error, Result};
 
 use Limit::{AtLeast, AtMost};
@@ -73,6 +73,10 @@ pub const REQUIRED: &[&str] = &[
     "quality.relative_perplexity",
     "quality.stop_difference",
     "quality.stop_decisions_changed",
+    "audio.prompts",
+    "audio.prompts_missing",
+    "audio.streaming_snr_db",
+    "audio.runaway_rise",
 ];
 
 /// The limits of a run.
@@ -81,7 +85,7 @@ pub struct Limits(BTreeMap<&'static str, Limit>);
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits(DEFAULTS.iter().copied().collect())
+        Limits(DEFAULTS.iter().chain(audio::LIMITS).chain(asr::LIMITS).copied().collect())
     }
 }
 
