@@ -15,7 +15,7 @@ use rumik::engine::Engine;
 use rumik::engine::cpu::{CpuEngine, Options};
 use rumik::format::Export;
 use rumik::verify::Verdict;
-use rumik::verify::audio::{Layout, OneShot, Pair, PairFacts, Rates, judge, speak};
+use rumik::verify::audio::{Layout, OneShot, Pair, PairFacts, Rates, judge, pair, speak};
 use rumik::verify::limits::Limits;
 use rumik::verify::reference::ReferenceFile;
 
@@ -52,7 +52,8 @@ fn main() -> Result<()> {
 }
 
 fn all(engine: &mut dyn Engine, file: &ReferenceFile, codec: &OneShot) -> Result<Vec<Pair>> {
-    file.items.iter().map(|item| Ok(speak(engine, file, item, codec)?)).collect()
+    let config = engine.info().config.clone();
+    file.items.iter().map(|item| Ok(pair(speak(engine, file, item)?, item, &config, codec)?)).collect()
 }
 
 fn show(title: &str, facts: &[PairFacts]) {

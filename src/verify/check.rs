@@ -1,8 +1,11 @@
 //! The gate: every check on one export, in order, and the record of it.
 
+use std::path::Path;
+
 use super::asr::Whisper;
 use super::audio::Pair;
 use super::behaviour::Trial;
+use super::journal::Journal;
 use super::limits::{Limits, kind_of};
 use super::record::{EngineFacts, ExportFacts, LimitKind, MatrixFigure, Mode, Outcome, Record, ReferenceFacts};
 use super::reference::{Item, ReferenceFile};
@@ -52,17 +55,29 @@ pub struct Plan<'a> {
     pub mode: Mode,
     /// The limits.
     pub limits: &'a Limits,
+    /// Folder to keep finished parts in, for a run that is stopped.
+    pub cache: Option<&'a Path>,
+}
+
+/// What a run gives.
+pub struct Checked {
+    /// The record.
+    pub record: Record,
+    /// Both models' speech, for a report.
+    pub pairs: Vec<Pair>,
+    /// Parts that an earlier run, which was stopped, had done.
+    pub resumed: usize,
 }
 
 /// Told what is being done, how much of it is done, and how much there is.
 pub type Progress<'a> = &'a mut dyn FnMut(&'static str, usize, usize);
 
-/// Runs every check. Returns the record, and both models' speech for a report.
+/// Runs every check. A run that was stopped goes on: sequences and prompts that it had finished are not run again.
 ///
 /// # Errors
 /// [`crate::Error::Invalid`] when reference and export do not belong together, before anything is measured; errors of
 /// files, engine and candle. A figure that is bad is no error: it fails its comparison.
-pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<(Record, Vec<Pair>)> {
+pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Checked> {
     let Subject { paths, files, export, engine, recogniser } = subject;
     let (reference, limits) = (plan.reference, plan.limits);
     let report = files.report.as_ref().map(|json| Report::parse(&files.name, json)).transpose()?;
@@ -72,6 +87,10 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
 
     let digests = file_digests(paths, progress)?;
     judge_files(&digests, report.as_ref(), export, &items, &mut verdict, limits)?;
+    let journal = match plan.cache {
+        Some(cache) => Journal::open(cache, &about(engine, &digests, plan))?,
+        None => Journal::none(),
+    };
     if let Some(source) = plan.source {
         progress("weights", 0, 1);
         weights::judge(export, &files.weights, source, &mut verdict, limits)?;
@@ -84,7 +103,7 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
     let sequences = sequences(&items, plan.mode, &export.config);
     let positions: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
     let mut done = 0;
-    let parity = parity::judge(engine, &model, &sequences, &mut verdict, limits, &mut |count| {
+    let parity = parity::judge(engine, &model, &sequences, &journal, (&mut verdict, limits), &mut |count| {
         done += count;
         progress("engine against candle", done, positions);
     })?;
@@ -98,7 +117,7 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
 
     let steps: usize = items.iter().map(|item| item.tokens.len()).sum();
     let mut done = 0;
-    let quality = quality::judge(engine, reference, &items, &mut verdict, limits, &mut |count| {
+    let quality = quality::judge(engine, (reference, &items), &journal, (&mut verdict, limits), &mut |count| {
         done += count;
         progress("engine against the original", done, steps);
     })?;
@@ -107,6 +126,7 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         (engine, export),
         (reference, &items),
         recogniser,
+        &journal,
         (&mut verdict, limits),
         &mut |label, done| progress(label, done, items.len()),
     )?;
@@ -132,7 +152,20 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         speech: Some(speech),
         digest: String::new(),
     };
-    Ok((record.seal()?, pairs))
+    let (record, resumed) = (record.seal()?, journal.taken());
+    journal.finish();
+    Ok(Checked { record, pairs, resumed })
+}
+
+/// Everything that the measured figures depend on. Limits are not among it: what is kept was not judged.
+fn about(engine: &dyn Engine, digests: &[FileDigest], plan: &Plan) -> serde_json::Value {
+    serde_json::json!({
+        "engine": engine_facts(engine),
+        "files": digests,
+        "reference": plan.reference.sha256,
+        "mode": plan.mode,
+        "candle": format!("{:?}", plan.device.location()),
+    })
 }
 
 /// An engine that refuses to speak after a check has failed is another failure (it refuses logits that are not finite);
@@ -150,7 +183,7 @@ fn fail_or_stop(judged: Result<()>, name: &str, verdict: &mut Verdict, limits: &
 fn file_digests(paths: &Paths, progress: Progress) -> Result<Vec<FileDigest>> {
     let (named, mut digests) = (paths.named(), Digests::of_user());
     let total = named.len();
-    let digest = |(index, (name, path)): (usize, (String, &std::path::Path))| {
+    let digest = |(index, (name, path)): (usize, (String, &Path))| {
         progress("hashing", index, total);
         Ok(FileDigest { name, content: digests.of(path)? })
     };

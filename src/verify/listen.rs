@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Verdict;
 use super::asr::{self, ErrorRates, Language, Whisper};
 use super::audio::{self, Layout, OneShot, Pair, PairFacts, Rates};
+use super::journal::Journal;
 use super::limits::Limits;
 use super::reference::{Item, ReferenceFile};
 use crate::engine::Engine;
@@ -26,7 +27,7 @@ pub struct SpeechFigures {
 /// Speaks every item with the engine, holds the takes against the original's, and lets `whisper` write both down.
 ///
 /// An export without a codec has no speech and fails `audio.prompts`. Comparisons are named `audio.…` and `asr.…`; the
-/// pairs come back for whoever wants to hear them. `progress` is told of every prompt that is done.
+/// pairs come back for whoever wants to hear them. Takes that `journal` holds are not spoken again. `progress` is told of every prompt that is done.
 ///
 /// # Errors
 /// Errors of engine, codec and recogniser.
@@ -34,6 +35,7 @@ pub fn judge(
     (engine, export): (&mut dyn Engine, &Export),
     (reference, items): (&ReferenceFile, &[&Item]),
     whisper: Option<&mut Whisper>,
+    journal: &Journal,
     (verdict, limits): (&mut Verdict, &Limits),
     progress: &mut dyn FnMut(&'static str, usize),
 ) -> Result<(SpeechFigures, Vec<Pair>)> {
@@ -42,8 +44,9 @@ pub fn judge(
         Some(codec) => {
             let codec = OneShot::load(&codec.config, &codec.weights, layout.num_quantizers)?;
             let mut pairs = Vec::with_capacity(items.len());
-            for item in items {
-                pairs.push(audio::speak(engine, reference, item, &codec)?);
+            for (number, item) in items.iter().enumerate() {
+                let spoken = journal.part(&format!("speech-{number}"), || audio::speak(engine, reference, item))?;
+                pairs.push(audio::pair(spoken, item, &export.config, &codec)?);
                 progress("speaking", pairs.len());
             }
             pairs

@@ -13,6 +13,7 @@ mod divergence;
 mod edits;
 pub mod golden;
 pub mod html;
+pub mod journal;
 pub mod kernels;
 pub mod limits;
 pub mod listen;

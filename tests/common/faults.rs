@@ -13,6 +13,7 @@ use rumik::format::layout::{GROUP, PROJECTIONS, projection_name};
 use rumik::format::{Export, Files, Report};
 use rumik::reference::{Device, Reference};
 use rumik::tensors::{Dtype, TensorFile};
+use rumik::verify::journal::Journal;
 use rumik::verify::limits::Limits;
 use rumik::verify::parity;
 use rumik::verify::record::Mode;
@@ -59,7 +60,9 @@ impl Gate {
         let (mut verdict, mut engine) = (Verdict::default(), engine(&silent, 1));
         let items: Vec<_> = self.reference.items.iter().collect();
         let sequences = check::sequences(&items, Mode::Quick, &self.export.config);
-        parity::judge(&mut engine, &self.model, &sequences, &mut verdict, &self.limits, &mut |_| ()).unwrap();
+        let journal = Journal::none();
+        let judged = (&mut verdict, &self.limits);
+        parity::judge(&mut engine, &self.model, &sequences, &journal, judged, &mut |_| ()).unwrap();
         failures(&verdict)
     }
 
@@ -86,7 +89,8 @@ impl Gate {
 
     fn judge_quality(&self, engine: &mut dyn Engine, verdict: &mut Verdict) {
         let items: Vec<_> = self.reference.items.iter().collect();
-        quality::judge(engine, &self.reference, &items, verdict, &self.limits, &mut |_| ()).unwrap();
+        let (all, judged) = ((&self.reference, &items[..]), (verdict, &self.limits));
+        quality::judge(engine, all, &Journal::none(), judged, &mut |_| ()).unwrap();
     }
 
     /// Choices and slots of a faulty engine on the sound export.

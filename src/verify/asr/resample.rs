@@ -48,7 +48,11 @@ impl Kernel {
         let before = half.floor() as usize;
         let weight = |i: usize| {
             let x = i as f64 - before as f64 - fraction;
-            if x.abs() >= half { 0.0 } else { sinc(cutoff * x) * (std::f64::consts::FRAC_PI_2 * x / half).cos().powi(2) }
+            if x.abs() >= half {
+                0.0
+            } else {
+                sinc(cutoff * x) * (std::f64::consts::FRAC_PI_2 * x / half).cos().powi(2)
+            }
         };
         let mut weights: Vec<f64> = (0..2 * before + 2).map(weight).collect();
         let sum: f64 = weights.iter().sum(); // so that every phase keeps a constant

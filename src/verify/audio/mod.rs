@@ -17,7 +17,7 @@ pub use codec::OneShot;
 pub use facts::{Layout, TakeFacts};
 pub use gates::{LIMITS, Rates, judge};
 pub use level::{Sound, WINDOW_MS};
-pub use speak::{Pair, speak};
+pub use speak::{Pair, Spoken, pair, speak};
 
 use serde::{Deserialize, Serialize};
 

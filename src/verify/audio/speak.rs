@@ -7,6 +7,7 @@ use crate::config::ModelConfig;
 use crate::engine::frames::Frames;
 use crate::engine::{End, Engine, Request};
 use crate::error::Result;
+use crate::verify::journal::Part;
 use crate::verify::reference::{Item, ReferenceFile};
 use crate::verify::snr_db;
 
@@ -40,14 +41,46 @@ impl Pair {
     }
 }
 
+/// What the engine made of a prompt.
+#[derive(Clone, Debug)]
+pub struct Spoken {
+    take: Take,
+    took: Duration,
+}
+
+/// Every number of a take is an integer below 2^32 or an f32, so f64 holds it exactly.
+impl Part for Spoken {
+    fn numbers(&self) -> Vec<f64> {
+        let Take { tokens, codes, pcm, end } = &self.take;
+        let end = ENDS.iter().position(|known| known == end).unwrap_or(ENDS.len());
+        let head = [self.took.as_secs_f64(), end as f64, tokens.len() as f64, codes.len() as f64];
+        let integers = tokens.iter().chain(codes).copied().map(f64::from);
+        head.into_iter().chain(integers).chain(pcm.iter().copied().map(f64::from)).collect()
+    }
+
+    fn of(numbers: &[f64]) -> Option<Spoken> {
+        let (&[took, end, tokens, codes], rest) = numbers.split_first_chunk()?;
+        let (tokens, rest) = rest.split_at_checked(tokens as usize)?;
+        let (codes, pcm) = rest.split_at_checked(codes as usize)?;
+        let integers = |numbers: &[f64]| numbers.iter().map(|number| *number as u32).collect();
+        let take = Take {
+            tokens: integers(tokens),
+            codes: integers(codes),
+            pcm: pcm.iter().map(|sample| *sample as f32).collect(),
+            end: *ENDS.get(end as usize)?,
+        };
+        Some(Spoken { take, took: Duration::try_from_secs_f64(took).ok()? })
+    }
+}
+
+/// Ways to end, by number.
+const ENDS: [End; 3] = [End::StopHead, End::AudioEnd, End::Length];
+
 /// Lets the engine speak a prompt of the reference file with the reference's seed, sampling and cap.
 ///
-/// The reference's samples are those of the file, or decoded by `codec` where it holds none.
-///
 /// # Errors
-/// Engine errors, those of a slot or a cache that is too small for the prompt among them; errors of the codec.
-pub fn speak(engine: &mut dyn Engine, file: &ReferenceFile, item: &Item, codec: &OneShot) -> Result<Pair> {
-    let config = engine.info().config.clone();
+/// Engine errors, those of a slot or a cache that is too small for the prompt among them.
+pub fn speak(engine: &mut dyn Engine, file: &ReferenceFile, item: &Item) -> Result<Spoken> {
     let request = Request {
         prompt: &item.ids,
         sampling: file.facts.sampling(),
@@ -59,9 +92,19 @@ pub fn speak(engine: &mut dyn Engine, file: &ReferenceFile, item: &Item, codec: 
     let take = utterance(engine, &request);
     let took = start.elapsed();
     engine.reset(SLOT);
-    let take = take?;
+    Ok(Spoken { take: take?, took })
+}
+
+/// Puts the engine's take beside the reference's.
+///
+/// The reference's samples are those of the file, or decoded by `codec` where it holds none.
+///
+/// # Errors
+/// Errors of the codec.
+pub fn pair(spoken: Spoken, item: &Item, config: &ModelConfig, codec: &OneShot) -> Result<Pair> {
+    let Spoken { take, took } = spoken;
     let one_shot = codec.decode(&take.codes)?;
-    let reference = reference_take(item, &config, codec)?;
+    let reference = reference_take(item, config, codec)?;
     Ok(Pair { id: item.prompt.id.clone(), reference, engine: take, one_shot, took })
 }
 

@@ -94,8 +94,20 @@ fn grid(svg: &mut String, top: f64) {
              <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 6.0,
             y + 4.0,
-            figure(value)
+            tick(value, top)
         );
+    }
+}
+
+/// A number beside a line of a scale that ends at `top`: all of them in one notation.
+fn tick(value: f64, top: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        v if top < 1e-3 => format!("{v:.1e}"),
+        v => {
+            let decimals = (2.0 - top.log10().floor()).clamp(0.0, 6.0) as usize;
+            if decimals > 0 { short(format!("{v:.decimals$}")) } else { format!("{v:.0}") }
+        }
     }
 }
 

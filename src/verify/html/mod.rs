@@ -8,7 +8,7 @@ mod heat;
 mod parts;
 mod sound;
 
-use super::record::Record;
+use super::record::{Outcome, Record};
 
 pub use sound::LARGEST_SOUND_BYTES;
 
@@ -56,12 +56,17 @@ pub struct Speed {
 /// The page, a complete HTML document.
 pub fn page(report: &Report) -> String {
     let record = report.record;
-    let mut sections = vec![parts::figures(record), parts::comparisons(record)];
-    sections.push(parts::distributions(&record.quality));
-    sections.push(parts::layers(&record.parity));
-    sections.push(heat::matrices(&record.export.matrices));
-    sections.push(parts::prompts(&record.quality, report.takes));
-    sections.push(parts::speech(record.speech.as_ref()));
+    let mut sections = vec![
+        parts::distributions(&record.quality),
+        parts::prompts(&record.quality, report.takes),
+        parts::layers(&record.parity),
+        heat::matrices(&record.export.matrices),
+        parts::speech(record.speech.as_ref()),
+    ];
+    // What failed is what a reader came for; what holds can wait.
+    let place = if record.verdict == Outcome::Pass { sections.len() } else { 0 };
+    sections.insert(place, parts::comparisons(record));
+    sections.insert(0, parts::figures(record));
     sections.push(parts::speeds(report.speeds));
     sections.push(parts::facts(record));
     let title = format!("rumik-verify: {}", parts::verdict_word(record));

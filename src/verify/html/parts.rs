@@ -1,7 +1,7 @@
 //! The sections of the page.
 
 use super::charts::{Bar, bars, curves, figure, percent};
-use super::sound::{column_seconds, spectrogram, wav};
+use super::sound::{column_seconds, outline, spectrogram, wav};
 use super::{Heard, LARGEST_SOUND_BYTES, SHOWN_PROMPTS, Speed, escape};
 use crate::verify::asr::ErrorRates;
 use crate::verify::audio::Rates;
@@ -126,13 +126,30 @@ pub(super) fn comparisons(record: &Record) -> String {
         let rows: String = own.iter().map(|c| comparison_row(c)).collect();
         let open = if failed > 0 { " open" } else { "" };
         format!(
-            "<details class=\"{class}\"{open}><summary><b>{}</b> <span>{says}</span></summary><div class=\"scroll\"><table class=\"limits\">\
+            "<details class=\"{class}\"{open}><summary><b>{}</b> <small>{}</small> <span>{says}</span></summary>\
+             <div class=\"scroll\"><table class=\"limits\">\
              <thead><tr><th>comparison</th><th>measured</th><th>limit</th><th>used</th><th>worst at</th></tr></thead><tbody>{rows}</tbody></table></div></details>",
-            escape(name)
+            escape(name),
+            meaning(name)
         )
     };
     let body: String = parts.iter().map(group).collect();
     section("comparisons", "Every comparison", "Measured values and what they are held to.", &body)
+}
+
+/// What a part of the gate asks.
+fn meaning(part: &str) -> &'static str {
+    match part {
+        "files" => "are the files those of the report",
+        "weights" => "every weight against the original's",
+        "kernels" => "known answers, all together",
+        "engine" => "is the engine right: against candle on the same weights",
+        "quality" => "is int4 good enough: against the original in bf16",
+        "reference" => "what the reference file could hide",
+        "audio" => "the speech itself",
+        "asr" => "what a recogniser understands",
+        _ => "known answers of every kernel",
+    }
 }
 
 fn comparison_row(c: &Comparison) -> String {
@@ -214,7 +231,10 @@ pub(super) fn prompts(quality: &Quality, takes: &[Heard]) -> String {
     let most = LARGEST_SOUND_BYTES / (2 * 2 * SHOWN_PROMPTS);
     let card = |(prompt, take): &(&PromptFigures, &Heard)| {
         let longest = take.reference.len().max(take.engine.len()).min(most);
-        let player = |who: &str, pcm: &[f32]| player(who, pcm, take.sample_rate_hz, most, longest);
+        let samples = take.reference.iter().chain(take.engine);
+        let loudest = samples.fold(0f32, |most, sample| most.max(sample.abs()));
+        let scale = Scale { sample_rate_hz: take.sample_rate_hz, most, longest, loudest };
+        let player = |who: &str, pcm: &[f32]| player(who, pcm, &scale);
         format!(
             "<article><h3>{}</h3><p class=\"about\">{}, {} · mean KL {}, top-1 {}</p>{}{}</article>",
             escape(&prompt.text),
@@ -236,19 +256,32 @@ pub(super) fn prompts(quality: &Quality, takes: &[Heard]) -> String {
     section("prompts", "Listen to the worst", about, &format!("<div class=\"cards\">{body}</div>"))
 }
 
-/// A take with its picture, `longest` samples being as wide as the page allows: both takes have one scale of time.
-fn player(who: &str, pcm: &[f32], sample_rate_hz: usize, most: usize, longest: usize) -> String {
+/// What two takes share, so that their pictures can be compared.
+struct Scale {
+    sample_rate_hz: usize,
+    /// Samples that a page has room for.
+    most: usize,
+    /// Samples that are as wide as the page allows.
+    longest: usize,
+    /// The largest sample.
+    loudest: f32,
+}
+
+/// A take with its outline and spectrogram.
+fn player(who: &str, pcm: &[f32], scale: &Scale) -> String {
+    let Scale { sample_rate_hz, most, longest, loudest } = *scale;
     let seconds = |samples: usize| samples as f64 / sample_rate_hz as f64;
     let shown = pcm.len().min(most);
     let cut = if pcm.len() > most { format!(" of {:.1}", seconds(pcm.len())) } else { String::new() };
     let picture = spectrogram(pcm, sample_rate_hz, most).map_or(String::new(), |s| {
         format!(
-            "<canvas width=\"{}\" height=\"{}\" style=\"width:{:.1}%\" data-levels=\"{}\" data-seconds=\"{:.3}\" \
-             aria-hidden=\"true\"></canvas><i class=\"head\"></i>",
+            "<canvas width=\"{}\" data-bands=\"{}\" style=\"width:{:.1}%\" data-levels=\"{}\" data-outline=\"{}\" \
+             data-seconds=\"{:.3}\" aria-hidden=\"true\"></canvas><i class=\"head\"></i>",
             s.columns,
             s.bands,
             100.0 * shown as f64 / longest as f64,
             s.levels,
+            outline(&pcm[..shown], s.columns, sample_rate_hz, loudest),
             s.columns as f64 * column_seconds()
         )
     });
@@ -314,7 +347,7 @@ pub(super) fn speeds(speeds: &[Speed]) -> String {
     section(
         "speed",
         "Speed",
-        "On the machine of this run, whatever else it did.",
+        "Where the time of this run went, on its machine, whatever else that did.",
         &table(&["work", "took", "speech"], &rows),
     )
 }

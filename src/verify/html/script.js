@@ -8,6 +8,7 @@ const colour = (name) => {
   probe.remove();
   return parts;
 };
+const OUTLINE = 40, GAP = 4; // rows of the picture: the waveform's outline, and what parts it from the spectrogram
 const paint = () => {
   const stops = ["--panel", "--accent-soft", "--accent", "--ink"].map(colour);
   const mix = (level) => {
@@ -15,13 +16,15 @@ const paint = () => {
     return stops[from].map((value, i) => value + (stops[from + 1][i] - value) * (at - from));
   };
   for (const canvas of document.querySelectorAll("canvas")) {
-    const { width, height } = canvas, levels = atob(canvas.dataset.levels);
+    const bands = Number(canvas.dataset.bands), above = OUTLINE + GAP;
+    canvas.height = above + bands;
+    const { width, height } = canvas, levels = atob(canvas.dataset.levels), outline = atob(canvas.dataset.outline);
     const context = canvas.getContext("2d"), image = context.createImageData(width, height);
+    const dot = (x, y, rgb) => image.data.set([...rgb, 255], 4 * (y * width + x));
     for (let x = 0; x < width; x++) {
-      for (let y = 0; y < height; y++) {
-        const place = 4 * ((height - 1 - y) * width + x);
-        image.data.set([...mix(levels.charCodeAt(x * height + y)), 255], place);
-      }
+      const reach = Math.max((outline.charCodeAt(x) / 255) * (OUTLINE / 2), 0.5);
+      for (let y = 0; y < above; y++) dot(x, y, Math.abs(y + 0.5 - OUTLINE / 2) <= reach ? stops[2] : stops[0]);
+      for (let y = 0; y < bands; y++) dot(x, height - 1 - y, mix(levels.charCodeAt(x * bands + y)));
     }
     context.putImageData(image, 0, 0);
   }

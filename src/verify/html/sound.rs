@@ -47,6 +47,16 @@ pub(super) fn spectrogram(pcm: &[f32], sample_rate_hz: usize, most: usize) -> Op
     (count > 0).then(|| Spectrogram { columns: count, bands: BANDS, levels: STANDARD.encode(columns) })
 }
 
+/// The largest sample of each of the `columns` columns of 20 ms against `loudest`, 0 to 255, as base64.
+pub(super) fn outline(pcm: &[f32], columns: usize, sample_rate_hz: usize, loudest: f32) -> String {
+    let width = (sample_rate_hz * COLUMN_HOPS * HOP / RATE_HZ).max(1);
+    let largest = |samples: &[f32]| samples.iter().fold(0f32, |most, sample| most.max(sample.abs()));
+    let level = |samples: &[f32]| (255.0 * largest(samples) / loudest.max(f32::MIN_POSITIVE)).min(255.0) as u8;
+    let mut levels: Vec<u8> = pcm.chunks(width).take(columns).map(level).collect();
+    levels.resize(columns, 0);
+    STANDARD.encode(levels)
+}
+
 /// One column of the picture, from neighbouring columns of the transform.
 fn column(hops: &[f32]) -> impl Iterator<Item = u8> + '_ {
     (0..BANDS).map(|band| {
