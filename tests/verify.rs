@@ -1,7 +1,17 @@
 //! `rumik-verify` on the demonstration model, as a user runs it, and what its verdict is worth afterwards.
 
+#[cfg(all(feature = "demo", feature = "serve"))]
+#[path = "common/http.rs"]
+mod http;
+#[path = "verify/resume.rs"]
+mod resume;
+#[cfg(all(feature = "demo", feature = "serve"))]
+#[path = "verify/serving.rs"]
+mod serving;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use rumik::engine::Backend;
 use rumik::format::Paths;
@@ -11,8 +21,23 @@ use serde_json::Value;
 
 const REFERENCE: &str = "fixtures/verify/demo-quick.safetensors";
 
-/// An export folder of the demonstration model.
-struct Export(tempfile::TempDir);
+/// How long a test waits for something that will come.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// An export folder of the demonstration model, and a cache folder of its own.
+struct Export {
+    folder: tempfile::TempDir,
+    cache: tempfile::TempDir,
+}
 
 impl Export {
     fn new() -> Export {
@@ -24,28 +49,31 @@ impl Export {
         };
         let own = ["demo-int4/model.safetensors", "demo-int4/export.json", "demo/config.json", "demo/tokenizer.json"];
         own.iter().chain(&["demo/codec/config.json", "demo/codec/model.safetensors"]).for_each(|name| copy(name));
-        Export(folder)
+        Export { folder, cache: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.folder.path().join(name)
     }
 
     fn verify(&self, options: &[&str]) -> Output {
-        verify(&[&[self.0.path().to_str().unwrap()], options].concat())
+        verify_with(self.cache.path(), &[&[self.folder.path().to_str().unwrap()], options].concat())
     }
 
     fn pass(&self) -> rumik::Result<Pass> {
-        let paths = Paths::find(self.0.path(), self.0.path()).unwrap();
+        let paths = Paths::find(self.folder.path(), self.folder.path()).unwrap();
         check(&paths, Backend::Cpu, &mut Digests::default())
     }
 }
 
 /// Runs the program with a cache folder of its own.
 fn verify(args: &[&str]) -> Output {
-    let cache = tempfile::tempdir().unwrap();
+    verify_with(tempfile::tempdir().unwrap().path(), args)
+}
+
+fn verify_with(cache: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rumik-verify"));
-    command.args(args).env("XDG_CACHE_HOME", cache.path()).output().unwrap()
+    command.args(args).env("XDG_CACHE_HOME", cache).output().unwrap()
 }
 
 #[track_caller]
@@ -72,7 +100,10 @@ fn the_demonstration_export_passes_and_its_pass_is_for_these_files() {
     assert_eq!(record.parity.layers.len(), 8);
     assert_eq!(record.export.matrices.len(), 56);
     assert_eq!(serde_json::to_value(record).unwrap(), json);
-    assert!(!String::from_utf8(written).unwrap().contains(export.0.path().to_str().unwrap()), "a path of this machine");
+    assert!(
+        !String::from_utf8(written).unwrap().contains(export.folder.path().to_str().unwrap()),
+        "a path of this machine"
+    );
     export.pass().unwrap();
 
     // the same files again: the same bytes

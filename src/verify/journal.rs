@@ -137,7 +137,7 @@ mod tests {
         let part = Two(0.1 + 0.2, f64::NEG_INFINITY);
         assert_eq!(open().part("a", || Ok(part.clone())).unwrap(), part);
         let again = open();
-        assert_eq!(again.part("a", || unreachable!()).unwrap(), part);
+        assert_eq!(again.part::<Two>("a", || unreachable!()).unwrap(), part);
         assert_eq!(again.taken(), 1);
         assert!(again.part("b", || Err::<Two, _>(Error::input("b", "broken"))).is_err());
         assert_eq!(again.part("b", || Ok(part.clone())).unwrap(), part, "a failure was kept");
