@@ -37,8 +37,10 @@ fn rate(errors: &[Errors]) -> f64 {
 fn the_golden_speech_is_understood() {
     let golden = TensorFile::open(Path::new("fixtures/demo/golden.safetensors")).unwrap();
     let wave = golden.get("gen.0.wave").unwrap().to_f32().unwrap();
+    let facts: serde_json::Value =
+        serde_json::from_slice(&std::fs::read("fixtures/demo/golden.json").unwrap()).unwrap();
+    let text = facts["prompts"][0]["text"].as_str().unwrap();
     let heard = whisper().hear(&wave, RATE_HZ, Language::English).unwrap();
-    let text = "Good morning, and welcome to the show.";
     let errors = Errors::between(text, &heard, Language::English);
     println!("{heard:?}: {errors:?}");
     assert!(errors.character_errors <= 3, "{heard:?}");

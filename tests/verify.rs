@@ -159,6 +159,30 @@ fn a_reference_is_made_resumed_and_bound_to_its_original() {
     refused(&export.verify(&["--reference", out.to_str().unwrap()]), &[]);
 }
 
+/// Random weights leave everything open, so that every row of every step is stored.
+#[test]
+fn an_export_of_random_weights_is_measured_against_its_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, export) = (folder.path().join("source"), folder.path().join("export"));
+    let [source, export] = [&source, &export].map(|path| path.to_str().unwrap());
+    for args in [&["synth", "--preset", "tiny", "--out", source][..], &[source, "--out", export]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_rumik-export")).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let options = ["--source", source, "--quick", "--max-new-tokens", "40", "--device", "cpu", "--json"];
+    let output = verify(&[&[export], &options[..]].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let comparisons = json["comparisons"].as_array().unwrap();
+    let of = |part: &str| comparisons.iter().filter(|c| c["name"].as_str().unwrap().starts_with(part)).count();
+    assert_eq!((of("weights."), of("engine.")), (3, 10), "{comparisons:?}");
+    let failed = comparisons.iter().filter(|c| c["passed"] == false);
+    let sound = ["files.", "weights.", "kernels.", "engine.", "reference."]; // what four bits cost such a model is no matter
+    let faults: Vec<&Value> =
+        failed.filter(|c| sound.iter().any(|part| c["name"].as_str().unwrap().starts_with(part))).collect();
+    assert!(faults.is_empty(), "{faults:?}");
+}
+
 #[test]
 fn what_cannot_be_verified_is_said_in_one_line() {
     let export = Export::new();
