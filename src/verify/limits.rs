@@ -90,6 +90,7 @@ pub const REQUIRED: &[&str] = &[
     "audio.streaming_snr_db",
     "audio.runaway_rise",
     "audio.lost_tokens_rise",
+    "audio.derailed_rise",
     "audio.length_drift",
     "audio.mean_silence_rise",
     "audio.median_level_db",

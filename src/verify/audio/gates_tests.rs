@@ -48,7 +48,7 @@ fn shifted(change: impl Fn(&mut TakeFacts)) -> Vec<String> {
 fn sound_takes_pass_every_gate() {
     let verdict = verdict(&set());
     assert!(verdict.passed(), "{verdict}");
-    assert_eq!(verdict.comparisons.len(), 21);
+    assert_eq!(verdict.comparisons.len(), 22);
 }
 
 #[test]
@@ -107,6 +107,15 @@ fn codebooks_out_of_turn_are_caught_in_the_set() {
     let skip = |take: &mut Take| (0..20).for_each(|_| _ = take.tokens.remove(4)); // frames of the tokens only
     assert_eq!(spoiled(skip), [""; 0]); // a take or two of a sampled model have some
     assert_eq!(shifted(|take| take.lost_tokens += take.tokens / 100), ["lost_tokens_rise"]);
+    let derailed = |takes: usize| {
+        let mut pairs = set();
+        pairs.iter_mut().take(takes).for_each(|pair| pair.engine.lost_tokens = pair.engine.tokens / 2);
+        failures(&verdict(&pairs))
+    };
+    assert_eq!(derailed(1), [""; 0]);
+    assert_eq!(derailed(3), ["derailed_rise"]);
+    assert_eq!(derailed(10), ["lost_tokens_rise", "derailed_rise"]);
+    assert_eq!(shifted(|take| take.lost_tokens = usize::MAX), ["lost_tokens_rise", "derailed_rise"]);
 }
 
 #[test]
@@ -158,7 +167,8 @@ fn an_empty_set_and_prompts_missing_twice_or_unknown_never_pass() {
     let mut nothing = Verdict::default();
     judge(&mut nothing, &[], &[], &Limits::default());
     let failed = failures(&nothing);
-    assert!(failed.contains(&"prompts".into()) && failed.contains(&"runaway_rise".into()), "{failed:?}");
+    let set = ["prompts", "runaway_rise", "lost_tokens_rise", "derailed_rise", "length_drift", "median_level_db"];
+    assert!(set.iter().all(|name| failed.contains(&(*name).into())), "{failed:?}");
 
     let mut missing = set();
     missing.remove(5);

@@ -299,11 +299,11 @@ pub(super) fn speech(speech: Option<&SpeechFigures>) -> String {
     let asr = speech.map_or(&[][..], |speech| &speech.errors);
     if let Some(SpeechFigures { reference, engine, .. }) = speech {
         let row = |name: &str, r: &Rates| {
-            let shares = [percent(r.runaway), percent(r.lost_tokens), percent(r.silence)];
+            let shares = [percent(r.runaway), percent(r.lost_tokens), percent(r.derailed), percent(r.silence)];
             [name.to_owned(), r.takes.to_string(), format!("{:.1}", r.seconds)].into_iter().chain(shares).collect()
         };
         body += &table(
-            &["model", "prompts", "seconds", "ran to the cap", "tokens lost", "silence"],
+            &["model", "prompts", "seconds", "ran to the cap", "tokens lost", "derailed", "silence"],
             &[row("original", reference), row("int4", engine)],
         );
     }
