@@ -84,7 +84,11 @@ fn a_buzz_and_a_hiss_are_caught() {
         take.pcm = tone(120.0, 0.1, take.pcm.len() as f64 / 24_000.0);
     };
     assert_eq!(spoiled(buzz), ["constant_codebooks", "loop_frames", "liveliness_loss_db"]);
-    let hiss = |take: &mut Take| take.pcm = noise(4).take(take.pcm.len()).map(|v| 0.1 * v).collect();
+    let hiss = |take: &mut Take| {
+        let power = take.pcm.iter().map(|sample| sample * sample).sum::<f32>() / take.pcm.len() as f32;
+        let size = (3.0 * power).sqrt(); // of the same level
+        take.pcm = noise(4).take(take.pcm.len()).map(|v| size * v).collect();
+    };
     assert_eq!(spoiled(hiss), ["liveliness_loss_db"]);
     assert_eq!(shifted(|take| take.brightness_db += 3.0), ["median_brightness_db"]);
 }
@@ -167,8 +171,8 @@ fn an_empty_set_and_prompts_missing_twice_or_unknown_never_pass() {
     let mut nothing = Verdict::default();
     judge(&mut nothing, &[], &[], &Limits::default());
     let failed = failures(&nothing);
-    let set = ["prompts", "runaway_rise", "lost_tokens_rise", "derailed_rise", "length_drift", "median_level_db"];
-    assert!(set.iter().all(|name| failed.contains(&(*name).into())), "{failed:?}");
+    let all = ["prompts", "runaway_rise", "lost_tokens_rise", "derailed_rise", "length_drift", "median_level_db"];
+    assert!(all.iter().all(|name| failed.contains(&(*name).into())), "{failed:?}");
 
     let mut missing = set();
     missing.remove(5);
