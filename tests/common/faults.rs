@@ -357,7 +357,7 @@ impl Engine for FaultyEngine {
                 }
                 let repeats = fault == Faulty::FrameRepeats && *count > 10 && !step.codes.is_empty();
                 let codes = if repeats { &tenth[..] } else { step.codes };
-                if fault == Faulty::CodecForgets && *count % 10 == 0 {
+                if fault == Faulty::CodecForgets && count.is_multiple_of(10) {
                     states[step.slot].reset();
                 }
                 pcm.clear();
@@ -368,7 +368,7 @@ impl Engine for FaultyEngine {
             }
             Faulty::SamplesLost => {
                 frames[step.slot].0 += 1;
-                let lost = frames[step.slot].0 % 10 == 0;
+                let lost = frames[step.slot].0.is_multiple_of(10);
                 sink(Step { pcm: if lost { &[] } else { step.pcm }, ..step });
             }
             Faulty::Loud | Faulty::Clipped => {
