@@ -8,7 +8,7 @@ use super::escape;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 240.0;
 /// Room for the labels left of and below the plot.
-const LEFT: f64 = 56.0;
+const LEFT: f64 = 68.0;
 const BELOW: f64 = 34.0;
 const ABOVE: f64 = 20.0;
 

@@ -166,7 +166,7 @@ fn comparison_row(c: &Comparison) -> String {
         escape(&short),
         figure(c.measured),
         escape(&c.limit.to_string()),
-        escape(&c.note),
+        if c.measured == 0.0 { String::new() } else { escape(&c.note) }, // nothing was bad anywhere
     )
 }
 
