@@ -9,6 +9,7 @@ mod faults;
 
 use faults::{Faulty, Gate, Tensors};
 use rumik::config::ModelConfig;
+use rumik::format::Export;
 use rumik::verify::reference::ReferenceFile;
 
 /// A fault, what it does to the tensors, and the checks that must find it in the engine and in the file.
@@ -146,6 +147,35 @@ fn faults_in_state_and_sampling_are_found() {
         let found = gate.behaviour(fault);
         println!("| {fault:?} | {found} | |");
         assert!(found.split(", ").any(|name| name == check), "{fault:?}: {check} is not in: {found}");
+    }
+}
+
+#[test]
+fn faults_that_are_heard_are_found() {
+    let gate = Gate::new();
+    assert_eq!(gate.audio(Faulty::None), "", "the sound engine fails");
+    let mut found = Vec::new();
+    for (fault, check) in [
+        (Faulty::CodecNotReset, "audio.streaming_snr_db"),
+        (Faulty::CodecForgets, "audio.streaming_snr_db"),
+        (Faulty::FrameRepeats, "audio.loop_frames"),
+        (Faulty::SamplesLost, "audio.samples_off"),
+        (Faulty::Loud, "audio.median_level_db"),
+        (Faulty::Clipped, "audio.median_level_db"),
+    ] {
+        found.push((format!("{fault:?}"), gate.audio(fault), check));
+    }
+    let mut endless = gate.tensors.clone();
+    endless.never_ends();
+    found.push(("never ends".to_owned(), gate.audio_of(&endless.export()), "audio.runaway_rise"));
+    let mut permuted = gate.tensors.clone();
+    permuted.rotate("head.audio_weight", 2 * 256);
+    found.push(("head rows permuted".to_owned(), gate.audio_of(&permuted.export()), "audio.lost_tokens_rise"));
+    let silent = Export { codec: None, ..gate.export.clone() };
+    found.push(("no codec".to_owned(), gate.audio_of(&silent), "audio.prompts"));
+    for (fault, found, check) in found {
+        println!("| {fault} | {found} | |");
+        assert!(found.split(", ").any(|name| name == check), "{fault}: {check} is not in: {found}");
     }
 }
 

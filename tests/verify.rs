@@ -1,7 +1,17 @@
 //! `rumik-verify` on the demonstration model, as a user runs it, and what its verdict is worth afterwards.
 
+#[cfg(all(feature = "demo", feature = "serve"))]
+#[path = "common/http.rs"]
+mod http;
+#[path = "verify/resume.rs"]
+mod resume;
+#[cfg(all(feature = "demo", feature = "serve"))]
+#[path = "verify/serving.rs"]
+mod serving;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use rumik::engine::Backend;
 use rumik::format::Paths;
@@ -11,8 +21,23 @@ use serde_json::Value;
 
 const REFERENCE: &str = "fixtures/verify/demo-quick.safetensors";
 
-/// An export folder of the demonstration model.
-struct Export(tempfile::TempDir);
+/// How long a test waits for something that will come.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// An export folder of the demonstration model, and a cache folder of its own.
+struct Export {
+    folder: tempfile::TempDir,
+    cache: tempfile::TempDir,
+}
 
 impl Export {
     fn new() -> Export {
@@ -24,28 +49,31 @@ impl Export {
         };
         let own = ["demo-int4/model.safetensors", "demo-int4/export.json", "demo/config.json", "demo/tokenizer.json"];
         own.iter().chain(&["demo/codec/config.json", "demo/codec/model.safetensors"]).for_each(|name| copy(name));
-        Export(folder)
+        Export { folder, cache: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.folder.path().join(name)
     }
 
     fn verify(&self, options: &[&str]) -> Output {
-        verify(&[&[self.0.path().to_str().unwrap()], options].concat())
+        verify_with(self.cache.path(), &[&[self.folder.path().to_str().unwrap()], options].concat())
     }
 
     fn pass(&self) -> rumik::Result<Pass> {
-        let paths = Paths::find(self.0.path(), self.0.path()).unwrap();
+        let paths = Paths::find(self.folder.path(), self.folder.path()).unwrap();
         check(&paths, Backend::Cpu, &mut Digests::default())
     }
 }
 
 /// Runs the program with a cache folder of its own.
 fn verify(args: &[&str]) -> Output {
-    let cache = tempfile::tempdir().unwrap();
+    verify_with(tempfile::tempdir().unwrap().path(), args)
+}
+
+fn verify_with(cache: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rumik-verify"));
-    command.args(args).env("XDG_CACHE_HOME", cache.path()).output().unwrap()
+    command.args(args).env("XDG_CACHE_HOME", cache).output().unwrap()
 }
 
 #[track_caller]
@@ -72,7 +100,10 @@ fn the_demonstration_export_passes_and_its_pass_is_for_these_files() {
     assert_eq!(record.parity.layers.len(), 8);
     assert_eq!(record.export.matrices.len(), 56);
     assert_eq!(serde_json::to_value(record).unwrap(), json);
-    assert!(!String::from_utf8(written).unwrap().contains(export.0.path().to_str().unwrap()), "a path of this machine");
+    assert!(
+        !String::from_utf8(written).unwrap().contains(export.folder.path().to_str().unwrap()),
+        "a path of this machine"
+    );
     export.pass().unwrap();
 
     // the same files again: the same bytes
@@ -126,6 +157,30 @@ fn a_reference_is_made_resumed_and_bound_to_its_original() {
     std::fs::write(export.path("export.json"), report.to_string()).unwrap();
     refused(&export.verify(&["--reference", out.to_str().unwrap(), "--quick"]), &["source", "other weights, of demo"]);
     refused(&export.verify(&["--reference", out.to_str().unwrap()]), &[]);
+}
+
+/// Random weights leave everything open, so that every row of every step is stored.
+#[test]
+fn an_export_of_random_weights_is_measured_against_its_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, export) = (folder.path().join("source"), folder.path().join("export"));
+    let [source, export] = [&source, &export].map(|path| path.to_str().unwrap());
+    for args in [&["synth", "--preset", "tiny", "--out", source][..], &[source, "--out", export]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_rumik-export")).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let options = ["--source", source, "--quick", "--max-new-tokens", "40", "--device", "cpu", "--json"];
+    let output = verify(&[&[export], &options[..]].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let comparisons = json["comparisons"].as_array().unwrap();
+    let of = |part: &str| comparisons.iter().filter(|c| c["name"].as_str().unwrap().starts_with(part)).count();
+    assert_eq!((of("weights."), of("engine.")), (3, 10), "{comparisons:?}");
+    let failed = comparisons.iter().filter(|c| c["passed"] == false);
+    let sound = ["files.", "weights.", "kernels.", "engine.", "reference."]; // what four bits cost such a model is no matter
+    let faults: Vec<&Value> =
+        failed.filter(|c| sound.iter().any(|part| c["name"].as_str().unwrap().starts_with(part))).collect();
+    assert!(faults.is_empty(), "{faults:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `rumik-verify EXPORT` and `rumik-verify reference`: the release gate.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use sha2::{Digest, Sha256};
@@ -16,7 +17,10 @@ use crate::pass::REFERENCE_FILE;
 use crate::reference::{self, Device, Precision, Reference};
 use crate::tensors::Bytes;
 use crate::tensors::write::hex;
-use crate::verify::check::{Plan, SLOTS, Subject, check};
+use crate::verify::asr::{DEFAULT_REPO, Whisper};
+use crate::verify::audio::Pair;
+use crate::verify::check::{Checked, Plan, SLOTS, Subject, check};
+use crate::verify::html::{Heard, Report, Speed, page};
 use crate::verify::limits::Limits;
 use crate::verify::prompts::{Bundled, PromptSet};
 use crate::verify::record::{self, Document, Mode, RECORD_FILE, Record};
@@ -70,6 +74,13 @@ pub struct CheckArgs {
     /// Replace a limit; the record then says that its limits are custom
     #[arg(long, value_name = "NAME=NUMBER")]
     limit: Vec<String>,
+    /// Let Whisper write down both models' speech, and hold the error rates against each other; the model is a folder in
+    /// the Hub's layout or a repository of the Hub
+    #[arg(long, value_name = "DIR|REPO", num_args = 0..=1, default_missing_value = DEFAULT_REPO)]
+    asr: Option<String>,
+    /// Write a page to look at and listen to
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print the record as one JSON document
     #[arg(long)]
     json: bool,
@@ -116,13 +127,23 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Outcome> {
     };
     let mut engine = model::engine(export.clone(), &engine_args, Some(SLOTS))?;
     let mode = if args.original.quick { Mode::Quick } else { Mode::Full };
-    let plan = Plan { reference: &reference, source: source.as_ref(), device: &device, mode, limits: &limits };
-    let subject = Subject { paths: &paths, files: &files, export: &export, engine: &mut *engine };
+    let cache = cache_folder()?;
+    let cache = Some(cache.as_path());
+    let plan = Plan { reference: &reference, source: source.as_ref(), device: &device, mode, limits: &limits, cache };
+    let mut recogniser = args.asr.as_deref().map(|place| Whisper::load(place, args.original.offline)).transpose()?;
+    let recogniser = recogniser.as_mut();
+    let subject = Subject { paths: &paths, files: &files, export: &export, engine: &mut *engine, recogniser };
     let mut bars = Bars::default();
-    let record = check(subject, &plan, &mut |label, done, total| bars.show(label, done, total));
+    let checked = check(subject, &plan, &mut |label, done, total| bars.show(label, done, total));
     bars.finish();
-    let record = record?;
+    let Checked { record, pairs, resumed } = checked?;
+    if resumed > 0 {
+        eprintln!("note: {resumed} parts had been done by a run that was stopped");
+    }
     save(&paths, &record)?;
+    if let Some(file) = &args.report {
+        write_whole(file, report(&record, &pairs, engine.info().sample_rate_hz, &bars.took).as_bytes())?;
+    }
     match args.json {
         true => print_json(&record)?,
         false => print_table(&record)?,
@@ -203,11 +224,16 @@ pub fn run_reference(args: &ReferenceArgs) -> anyhow::Result<Outcome> {
 fn cached(checkpoint: &Checkpoint, job: &Job) -> Result<PathBuf> {
     let facts = crate::verify::reference::facts(checkpoint, job)?;
     let key = hex(&Sha256::digest(serde_json::to_string(&facts).unwrap_or_default()));
+    Ok(cache_folder()?.join(format!("reference-{}.safetensors", &key[..16])))
+}
+
+/// The folder for what a later run can use, made if need be.
+fn cache_folder() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
     let folder = folder.unwrap_or_else(std::env::temp_dir).join("rumik");
     std::fs::create_dir_all(&folder).map_err(Error::io("create the folder", &folder))?;
-    Ok(folder.join(format!("reference-{}.safetensors", &key[..16])))
+    Ok(folder)
 }
 
 /// Writes the record into the export, beside that of another kind of backend if it is of the same files.
@@ -221,6 +247,29 @@ fn save(paths: &Paths, record: &Record) -> Result<()> {
         .filter(|other| other.engine.backend != record.engine.backend && other.export.files == record.export.files);
     let document = Document::new(others.chain([record.clone()]).collect());
     write_whole(&file, &document.to_json()?)
+}
+
+/// The page of a run.
+fn report<'a>(record: &Record, pairs: &'a [Pair], sample_rate_hz: usize, took: &[(&'static str, Duration)]) -> String {
+    let heard = |pair: &'a Pair| Heard {
+        id: &pair.id,
+        reference: &pair.reference.pcm,
+        engine: &pair.engine.pcm,
+        sample_rate_hz,
+    };
+    let takes: Vec<Heard> = pairs.iter().map(heard).collect();
+    let speaking = Speed {
+        what: "int4 engine, one prompt at a time".to_owned(),
+        speech_s: record.speech.as_ref().map_or(0.0, |speech| speech.engine.seconds),
+        wall_s: pairs.iter().map(|pair| pair.took.as_secs_f64()).sum(),
+    };
+    let part = |(what, took): &(&'static str, Duration)| Speed {
+        what: format!("check: {what}"),
+        speech_s: 0.0,
+        wall_s: took.as_secs_f64(),
+    };
+    let speeds: Vec<Speed> = std::iter::once(speaking).chain(took.iter().map(part)).collect();
+    page(&Report { record, takes: &takes, speeds: &speeds })
 }
 
 fn print_table(record: &Record) -> anyhow::Result<()> {
@@ -244,24 +293,28 @@ fn print_table(record: &Record) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One bar after another.
+/// One bar after another, and how long each of them was there.
 #[derive(Default)]
-struct Bars(Option<(&'static str, Progress)>);
+struct Bars {
+    current: Option<(&'static str, Progress, Instant)>,
+    took: Vec<(&'static str, Duration)>,
+}
 
 impl Bars {
     fn show(&mut self, label: &'static str, done: usize, total: usize) {
-        if self.0.as_ref().is_none_or(|(current, _)| *current != label) {
+        if self.current.as_ref().is_none_or(|(current, ..)| *current != label) {
             self.finish();
-            self.0 = Some((label, Progress::new(label, total as u64, Units::Items)));
+            self.current = Some((label, Progress::new(label, total as u64, Units::Items), Instant::now()));
         }
-        if let Some((_, bar)) = &self.0 {
+        if let Some((_, bar, _)) = &self.current {
             bar.set(done as u64);
         }
     }
 
     fn finish(&mut self) {
-        if let Some((_, bar)) = self.0.take() {
+        if let Some((label, bar, since)) = self.current.take() {
             bar.finish();
+            self.took.push((label, since.elapsed()));
         }
     }
 }

@@ -65,6 +65,7 @@ impl Folder {
             kernels: Vec::new(),
             parity: Parity::default(),
             quality: Quality::default(),
+            speech: None,
             digest: String::new(),
         }
     }

@@ -1,10 +1,15 @@
 //! The gate: every check on one export, in order, and the record of it.
 
+use std::path::Path;
+
+use super::asr::Whisper;
+use super::audio::Pair;
 use super::behaviour::Trial;
+use super::journal::Journal;
 use super::limits::{Limits, kind_of};
 use super::record::{EngineFacts, ExportFacts, LimitKind, MatrixFigure, Mode, Outcome, Record, ReferenceFacts};
 use super::reference::{Item, ReferenceFile};
-use super::{Comparison, Verdict, differing, kernels, parity, quality, weights};
+use super::{Comparison, Verdict, differing, kernels, listen, parity, quality, weights};
 use crate::checkpoint::Checkpoint;
 use crate::config::{MIN_NEW_TOKENS, ModelConfig};
 use crate::engine::{Backend, Engine};
@@ -34,6 +39,8 @@ pub struct Subject<'a> {
     pub export: &'a Export,
     /// The engine that is to serve it, with [`SLOTS`] slots.
     pub engine: &'a mut dyn Engine,
+    /// Who writes down what both models say; without it the error rates are left out.
+    pub recogniser: Option<&'a mut Whisper>,
 }
 
 /// Against what, and how strictly.
@@ -48,18 +55,30 @@ pub struct Plan<'a> {
     pub mode: Mode,
     /// The limits.
     pub limits: &'a Limits,
+    /// Folder to keep finished parts in, for a run that is stopped.
+    pub cache: Option<&'a Path>,
+}
+
+/// What a run gives.
+pub struct Checked {
+    /// The record.
+    pub record: Record,
+    /// Both models' speech, for a report.
+    pub pairs: Vec<Pair>,
+    /// Parts that an earlier run, which was stopped, had done.
+    pub resumed: usize,
 }
 
 /// Told what is being done, how much of it is done, and how much there is.
 pub type Progress<'a> = &'a mut dyn FnMut(&'static str, usize, usize);
 
-/// Runs every check.
+/// Runs every check. A run that was stopped goes on: sequences and prompts that it had finished are not run again.
 ///
 /// # Errors
 /// [`crate::Error::Invalid`] when reference and export do not belong together, before anything is measured; errors of
 /// files, engine and candle. A figure that is bad is no error: it fails its comparison.
-pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Record> {
-    let Subject { paths, files, export, engine } = subject;
+pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> Result<Checked> {
+    let Subject { paths, files, export, engine, recogniser } = subject;
     let (reference, limits) = (plan.reference, plan.limits);
     let report = files.report.as_ref().map(|json| Report::parse(&files.name, json)).transpose()?;
     reference.check_fits(&export.config, report.as_ref())?;
@@ -68,6 +87,10 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
 
     let digests = file_digests(paths, progress)?;
     judge_files(&digests, report.as_ref(), export, &items, &mut verdict, limits)?;
+    let journal = match plan.cache {
+        Some(cache) => Journal::open(cache, &about(engine, &digests, plan))?,
+        None => Journal::none(),
+    };
     if let Some(source) = plan.source {
         progress("weights", 0, 1);
         weights::judge(export, &files.weights, source, &mut verdict, limits)?;
@@ -80,7 +103,7 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
     let sequences = sequences(&items, plan.mode, &export.config);
     let positions: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
     let mut done = 0;
-    let parity = parity::judge(engine, &model, &sequences, &mut verdict, limits, &mut |count| {
+    let parity = parity::judge(engine, &model, &sequences, &journal, (&mut verdict, limits), &mut |count| {
         done += count;
         progress("engine against candle", done, positions);
     })?;
@@ -94,13 +117,22 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
 
     let steps: usize = items.iter().map(|item| item.tokens.len()).sum();
     let mut done = 0;
-    let quality = quality::judge(engine, reference, &items, &mut verdict, limits, &mut |count| {
+    let quality = quality::judge(engine, (reference, &items), &journal, (&mut verdict, limits), &mut |count| {
         done += count;
         progress("engine against the original", done, steps);
     })?;
 
+    let (speech, pairs) = listen::judge(
+        (engine, export),
+        (reference, &items),
+        recogniser,
+        &journal,
+        (&mut verdict, limits),
+        &mut |label, done| progress(label, done, items.len()),
+    )?;
+
     let kl_error = verdict.measured("reference.kl_error");
-    Record {
+    let record = Record {
         verdict: Outcome::Fail, // until it is sealed
         mode: plan.mode,
         limits: kind_of(&verdict.comparisons).unwrap_or(LimitKind::Custom),
@@ -117,9 +149,23 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         kernels,
         parity,
         quality,
+        speech: Some(speech),
         digest: String::new(),
-    }
-    .seal()
+    };
+    let (record, resumed) = (record.seal()?, journal.taken());
+    journal.finish();
+    Ok(Checked { record, pairs, resumed })
+}
+
+/// Everything that the measured figures depend on. Limits are not among it: what is kept was not judged.
+fn about(engine: &dyn Engine, digests: &[FileDigest], plan: &Plan) -> serde_json::Value {
+    serde_json::json!({
+        "engine": engine_facts(engine),
+        "files": digests,
+        "reference": plan.reference.sha256,
+        "mode": plan.mode,
+        "candle": format!("{:?}", plan.device.location()),
+    })
 }
 
 /// An engine that refuses to speak after a check has failed is another failure (it refuses logits that are not finite);
@@ -137,7 +183,7 @@ fn fail_or_stop(judged: Result<()>, name: &str, verdict: &mut Verdict, limits: &
 fn file_digests(paths: &Paths, progress: Progress) -> Result<Vec<FileDigest>> {
     let (named, mut digests) = (paths.named(), Digests::of_user());
     let total = named.len();
-    let digest = |(index, (name, path)): (usize, (String, &std::path::Path))| {
+    let digest = |(index, (name, path)): (usize, (String, &Path))| {
         progress("hashing", index, total);
         Ok(FileDigest { name, content: digests.of(path)? })
     };

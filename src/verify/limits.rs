@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::record::LimitKind;
-use super::{Comparison, Limit};
+use super::{Comparison, Limit, asr, audio};
 use crate::error::{Error, Result};
 
 use Limit::{AtLeast, AtMost};
@@ -73,6 +73,28 @@ pub const REQUIRED: &[&str] = &[
     "quality.relative_perplexity",
     "quality.stop_difference",
     "quality.stop_decisions_changed",
+    "audio.prompts",
+    "audio.prompts_missing",
+    "audio.empty",
+    "audio.not_finite",
+    "audio.samples_off",
+    "audio.constant_codebooks",
+    "audio.zero_frames",
+    "audio.loop_frames",
+    "audio.length_factor",
+    "audio.silence_rise",
+    "audio.pause_rise_s",
+    "audio.clipping_rise",
+    "audio.level_db",
+    "audio.liveliness_loss_db",
+    "audio.streaming_snr_db",
+    "audio.runaway_rise",
+    "audio.lost_tokens_rise",
+    "audio.derailed_rise",
+    "audio.length_drift",
+    "audio.mean_silence_rise",
+    "audio.median_level_db",
+    "audio.median_brightness_db",
 ];
 
 /// The limits of a run.
@@ -81,7 +103,7 @@ pub struct Limits(BTreeMap<&'static str, Limit>);
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits(DEFAULTS.iter().copied().collect())
+        Limits(DEFAULTS.iter().chain(audio::LIMITS).chain(asr::LIMITS).copied().collect())
     }
 }
 

@@ -4,14 +4,19 @@
 //! [`Verdict`] is a list of them. What is not a number never passes, and a verdict over nothing is not a pass.
 
 pub mod agree;
+pub mod asr;
+pub mod audio;
 pub mod behaviour;
 pub mod check;
 mod dequantize;
 mod divergence;
 mod edits;
 pub mod golden;
+pub mod html;
+pub mod journal;
 pub mod kernels;
 pub mod limits;
+pub mod listen;
 mod measure;
 pub mod number;
 pub mod parity;

@@ -8,6 +8,7 @@ use crate::reference::{Cache, Device, Precision, Reference, to_host};
 use crate::tensors::{Bytes, Dtype, Tensor, TensorFile};
 
 use super::divergence::{Divergence, DivergenceSummary};
+use super::journal::{Journal, Part};
 use super::limits::Limits;
 use super::quality::rows_in_order;
 use super::record::{LayerFigure, Parity};
@@ -77,23 +78,25 @@ impl Observer for Seen<'_> {
     }
 }
 
-/// Runs engine and `model` over the sequences and judges the difference.
-///
-/// # Errors
-/// Errors of engine and candle.
-pub fn judge(
-    engine: &mut dyn Engine,
-    model: &Reference,
-    sequences: &[Sequence],
-    verdict: &mut Verdict,
-    limits: &Limits,
-    progress: &mut dyn FnMut(usize),
-) -> Result<Parity> {
-    let info = engine.info();
-    let (order, layers) = (rows_in_order(&info.audio_ids, &info.config), model.config().num_layers());
-    let mut divergences = Vec::new();
-    let mut errors: Vec<Vec<(f64, f64, f64)>> = vec![Vec::new(); layers];
-    for sequence in sequences {
+/// Errors of one position after one layer: squared error, squared size, relative error.
+type LayerError = [f64; 3];
+
+/// What was measured of one sequence, position by position.
+#[derive(Clone, Debug)]
+struct Measured {
+    divergences: Vec<Divergence>,
+    hidden: Vec<f64>,
+    stop: Vec<f64>,
+    /// For each layer, every position.
+    layers: Vec<Vec<LayerError>>,
+}
+
+impl Measured {
+    /// Runs engine and `model` over a sequence.
+    fn of(engine: &mut dyn Engine, model: &Reference, sequence: &Sequence) -> Result<Measured> {
+        let (info, config) = (engine.info(), model.config());
+        let order = rows_in_order(&info.audio_ids, &info.config);
+        let layers = config.num_layers();
         let mut seen = Seen {
             from: sequence.from,
             order: &order,
@@ -103,31 +106,85 @@ pub fn judge(
             layers: vec![Vec::new(); layers],
         };
         engine.score(0, &sequence.ids, &mut seen)?;
+        let mut errors: Vec<Vec<LayerError>> = vec![Vec::new(); layers];
         let hidden = expected(model, sequence, &mut |layer, rows| {
-            let found = &seen.layers[layer];
-            errors[layer].extend(by_position(found, &rows, model.config()));
+            errors[layer] = by_position(&seen.layers[layer], &rows, config);
         })?;
-        let place = |position: usize| format!("{}, position {}", sequence.name, sequence.from + position);
-        let mut measure = |name: &str, value: f64, position: usize| {
-            verdict.measure(name, limits.of(name), value, || place(position));
-        };
-        let rows = to_host(&hidden)?;
-        let (width, steps) = (model.config().hidden_size, sequence.ids.len() - sequence.from);
-        for (position, row) in rows.chunks(width).enumerate() {
-            let found = seen.hidden.get(position * width..(position + 1) * width).unwrap_or_default();
-            measure("engine.hidden_error", relative_norm(found, row), position);
-        }
-        let logits = to_host(&model.audio_logits(&hidden)?)?;
+        let (rows, logits) = (to_host(&hidden)?, to_host(&model.audio_logits(&hidden)?)?);
         let stop = to_host(&model.stop_probability(&hidden)?)?;
-        for position in 0..steps {
-            let expected = &logits[position * order.len()..(position + 1) * order.len()];
-            let found = seen.logits.get(position).map_or(&[][..], Vec::as_slice);
-            let divergence = Divergence::between(expected, found);
+        let width = config.hidden_size;
+        let state = |(position, row)| {
+            relative_norm(seen.hidden.get(position * width..(position + 1) * width).unwrap_or_default(), row)
+        };
+        let divergence = |(position, expected)| {
+            Divergence::between(expected, seen.logits.get(position).map_or(&[][..], Vec::as_slice))
+        };
+        let stops = |(position, expected): (usize, &f32)| {
+            (f64::from(seen.stop.get(position).copied().unwrap_or(f32::NAN)) - f64::from(*expected)).abs()
+        };
+        Ok(Measured {
+            divergences: logits.chunks(order.len()).enumerate().map(divergence).collect(),
+            hidden: rows.chunks(width).enumerate().map(state).collect(),
+            stop: stop.iter().enumerate().map(stops).collect(),
+            layers: errors,
+        })
+    }
+}
+
+impl Part for Measured {
+    fn numbers(&self) -> Vec<f64> {
+        let sizes = [self.stop.len() as f64, self.layers.len() as f64];
+        let divergences = self.divergences.iter().flat_map(|d| [d.kl, d.entropy, f64::from(u8::from(d.same_top))]);
+        let layers = self.layers.iter().flatten().flatten().copied();
+        let positions = self.hidden.iter().chain(&self.stop).copied();
+        sizes.into_iter().chain(positions).chain(divergences).chain(layers).collect()
+    }
+
+    fn of(numbers: &[f64]) -> Option<Measured> {
+        let (&[positions, layers], rest) = numbers.split_first_chunk()?;
+        let (positions, layers) = (positions as usize, layers as usize);
+        let (hidden, rest) = rest.split_at_checked(positions)?;
+        let (stop, rest) = rest.split_at_checked(positions)?;
+        let (divergences, rest) = rest.split_at_checked(3 * positions)?;
+        let divergence = |&[kl, entropy, top]: &[f64; 3]| Divergence { kl, entropy, same_top: top != 0.0 };
+        let errors: Vec<Vec<LayerError>> =
+            rest.as_chunks().0.chunks(positions.max(1)).map(<[LayerError]>::to_vec).collect();
+        (rest.len() == 3 * positions * layers && positions > 0).then(|| Measured {
+            divergences: divergences.as_chunks().0.iter().map(divergence).collect(),
+            hidden: hidden.to_vec(),
+            stop: stop.to_vec(),
+            layers: errors,
+        })
+    }
+}
+
+/// Runs engine and `model` over the sequences and judges the difference. Sequences that `journal` holds are not run again.
+///
+/// # Errors
+/// Errors of engine and candle.
+pub fn judge(
+    engine: &mut dyn Engine,
+    model: &Reference,
+    sequences: &[Sequence],
+    journal: &Journal,
+    (verdict, limits): (&mut Verdict, &Limits),
+    progress: &mut dyn FnMut(usize),
+) -> Result<Parity> {
+    let mut divergences = Vec::new();
+    let mut errors: Vec<Vec<LayerError>> = vec![Vec::new(); model.config().num_layers()];
+    for (number, sequence) in sequences.iter().enumerate() {
+        let measured = journal.part(&format!("parity-{number}"), || Measured::of(engine, model, sequence))?;
+        let mut measure = |name: &str, value: f64, position: usize| {
+            let place = || format!("{}, position {}", sequence.name, sequence.from + position);
+            verdict.measure(name, limits.of(name), value, place);
+        };
+        for (position, divergence) in measured.divergences.iter().enumerate() {
+            measure("engine.hidden_error", measured.hidden.get(position).copied().unwrap_or(f64::NAN), position);
             measure("engine.worst_kl", divergence.kl, position);
-            divergences.push(divergence);
-            let found = seen.stop.get(position).copied().unwrap_or(f32::NAN);
-            measure("engine.stop_difference", (f64::from(found) - f64::from(stop[position])).abs(), position);
+            measure("engine.stop_difference", measured.stop.get(position).copied().unwrap_or(f64::NAN), position);
         }
+        divergences.extend(measured.divergences);
+        errors.iter_mut().zip(measured.layers).for_each(|(all, own)| all.extend(own));
         progress(sequence.ids.len());
     }
     let positions = divergences.len();
@@ -171,23 +228,23 @@ fn expected(
     }
 }
 
-/// Squared error, squared size and relative error of every position.
-fn by_position(found: &[f32], expected: &[f32], config: &ModelConfig) -> Vec<(f64, f64, f64)> {
+/// The errors of every position.
+fn by_position(found: &[f32], expected: &[f32], config: &ModelConfig) -> Vec<LayerError> {
     let width = config.hidden_size;
     let square = |x: f64| x * x;
     let position = |(index, row): (usize, &[f32])| {
         let found = found.get(index * width..(index + 1) * width).unwrap_or_default();
         let error = found.iter().zip(row).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
-        (error, row.iter().map(|b| square(f64::from(*b))).sum(), relative_norm(found, row))
+        [error, row.iter().map(|b| square(f64::from(*b))).sum(), relative_norm(found, row)]
     };
     expected.chunks(width).enumerate().map(position).collect()
 }
 
-fn figure(errors: &[(f64, f64, f64)]) -> LayerFigure {
-    let error: f64 = errors.iter().map(|e| e.0).sum();
-    let size: f64 = errors.iter().map(|e| e.1).sum();
+fn figure(errors: &[LayerError]) -> LayerFigure {
+    let error: f64 = errors.iter().map(|e| e[0]).sum();
+    let size: f64 = errors.iter().map(|e| e[1]).sum();
     // NaN is the worst of all, and no positions are no figure.
     let worse = |worst: f64, e: f64| if e.is_nan() || worst.is_nan() { f64::NAN } else { worst.max(e) };
-    let worst = errors.iter().map(|e| e.2).reduce(worse).unwrap_or(f64::NAN);
+    let worst = errors.iter().map(|e| e[2]).reduce(worse).unwrap_or(f64::NAN);
     LayerFigure { relative_error: (error / size).sqrt(), worst }
 }

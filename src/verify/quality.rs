@@ -10,6 +10,7 @@ use crate::reference::argmax;
 
 use super::Verdict;
 use super::divergence::{log_softmax, percentile};
+use super::journal::{Journal, Part};
 use super::limits::Limits;
 use super::record::{Figures, GroupFigures, PromptFigures, Quality};
 use super::reference::{Compact, Item, ReferenceFile};
@@ -180,21 +181,59 @@ impl Figures {
     }
 }
 
-/// Runs the engine along every item of the reference and judges it.
+/// Numbers of a [`Step`].
+const STEP_NUMBERS: usize = 12;
+
+/// The steps of an item.
+impl Part for Vec<Step> {
+    fn numbers(&self) -> Vec<f64> {
+        let flag = |flag: bool| f64::from(u8::from(flag));
+        let numbers = |s: &Step| -> [f64; STEP_NUMBERS] {
+            let (p, q) = s.drawn.unwrap_or_default();
+            let distributions = [s.kl, s.kl_error, s.entropy, flag(s.same_top), s.top5 as f64, s.draw_distance];
+            let [a, b, c, d, e, f] = distributions;
+            let stop = [flag(s.drawn.is_some()), p, q, s.stop_difference, flag(s.stop_changed), s.codebook as f64];
+            let [g, h, i, j, k, l] = stop;
+            [a, b, c, d, e, f, g, h, i, j, k, l]
+        };
+        self.iter().flat_map(numbers).collect()
+    }
+
+    fn of(numbers: &[f64]) -> Option<Vec<Step>> {
+        let (steps, rest) = numbers.as_chunks::<STEP_NUMBERS>();
+        let step = |&[kl, kl_error, entropy, top, top5, draw_distance, drawn, p, q, stop, changed, codebook]: &[f64;
+                         _]| {
+            Step {
+                kl,
+                kl_error,
+                entropy,
+                same_top: top != 0.0,
+                top5: top5 as usize,
+                draw_distance,
+                drawn: (drawn != 0.0).then_some((p, q)),
+                stop_difference: stop,
+                stop_changed: changed != 0.0,
+                codebook: codebook as usize,
+            }
+        };
+        rest.is_empty().then(|| steps.iter().map(step).collect())
+    }
+}
+
+/// Runs the engine along every item of the reference and judges it. Items that `journal` holds are not run again.
 ///
 /// # Errors
 /// Engine errors.
 pub fn judge(
     engine: &mut dyn Engine,
-    reference: &ReferenceFile,
-    items: &[&Item],
-    verdict: &mut Verdict,
-    limits: &Limits,
+    (reference, items): (&ReferenceFile, &[&Item]),
+    journal: &Journal,
+    (verdict, limits): (&mut Verdict, &Limits),
     progress: &mut dyn FnMut(usize),
 ) -> Result<Quality> {
     let mut steps: Vec<Vec<Step>> = Vec::with_capacity(items.len());
-    for item in items {
-        let own = along(engine, reference, item)?;
+    for (number, item) in items.iter().enumerate() {
+        let own = journal.part(&format!("quality-{number}"), || along(engine, reference, item))?;
         let missing = item.tokens.len().abs_diff(own.len()) as f64;
         verdict
             .measure("quality.missing_steps", limits.of("quality.missing_steps"), missing, || item.prompt.id.clone());

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::listen::SpeechFigures;
 use super::number::{self, round_all};
 use super::{Comparison, Verdict};
 use crate::engine::Backend;
@@ -85,6 +86,9 @@ pub struct Record {
     pub parity: Parity,
     /// Question 2: the engine against the original in bf16.
     pub quality: Quality,
+    /// The speech itself; absent where only scores were compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speech: Option<SpeechFigures>,
     /// SHA-256 of this record with this field empty. It catches edits by hand; it is no signature.
     pub digest: String,
 }

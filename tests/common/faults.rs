@@ -13,7 +13,9 @@ use rumik::format::layout::{GROUP, PROJECTIONS, projection_name};
 use rumik::format::{Export, Files, Report};
 use rumik::reference::{Device, Reference};
 use rumik::tensors::{Dtype, TensorFile};
+use rumik::verify::journal::Journal;
 use rumik::verify::limits::Limits;
+use rumik::verify::listen;
 use rumik::verify::parity;
 use rumik::verify::record::Mode;
 use rumik::verify::reference::ReferenceFile;
@@ -59,7 +61,9 @@ impl Gate {
         let (mut verdict, mut engine) = (Verdict::default(), engine(&silent, 1));
         let items: Vec<_> = self.reference.items.iter().collect();
         let sequences = check::sequences(&items, Mode::Quick, &self.export.config);
-        parity::judge(&mut engine, &self.model, &sequences, &mut verdict, &self.limits, &mut |_| ()).unwrap();
+        let journal = Journal::none();
+        let judged = (&mut verdict, &self.limits);
+        parity::judge(&mut engine, &self.model, &sequences, &journal, judged, &mut |_| ()).unwrap();
         failures(&verdict)
     }
 
@@ -86,7 +90,27 @@ impl Gate {
 
     fn judge_quality(&self, engine: &mut dyn Engine, verdict: &mut Verdict) {
         let items: Vec<_> = self.reference.items.iter().collect();
-        quality::judge(engine, &self.reference, &items, verdict, &self.limits, &mut |_| ()).unwrap();
+        let (all, judged) = ((&self.reference, &items[..]), (verdict, &self.limits));
+        quality::judge(engine, all, &Journal::none(), judged, &mut |_| ()).unwrap();
+    }
+
+    /// The speech of a faulty engine on the sound export.
+    pub fn audio(&self, fault: Faulty) -> String {
+        self.judge_audio(&mut FaultyEngine::new(&self.export, fault), &self.export)
+    }
+
+    /// The speech of an engine on `export`: the checks that failed.
+    pub fn audio_of(&self, export: &Export) -> String {
+        self.judge_audio(&mut engine(export, 1), export)
+    }
+
+    fn judge_audio(&self, engine: &mut dyn Engine, export: &Export) -> String {
+        let mut verdict = Verdict::default();
+        let items: Vec<_> = self.reference.items.iter().collect();
+        let judged = (&mut verdict, &self.limits);
+        listen::judge((engine, export), (&self.reference, &items), None, &Journal::none(), judged, &mut |_, _| ())
+            .unwrap();
+        failures(&verdict)
     }
 
     /// Choices and slots of a faulty engine on the sound export.
@@ -183,6 +207,14 @@ impl Tensors {
         }
     }
 
+    /// No end by the stop head, and hardly one by a token: the row of the end has no say.
+    pub fn never_ends(&mut self) {
+        self.set_f("stop_predictor.3.bias", -100.0);
+        let width = 2 * self.0["head.audio_weight"].1[1];
+        let end = self.data("head.audio_weight").len() - width;
+        self.data("head.audio_weight")[end..].fill(0);
+    }
+
     /// Rows of queries and keys in the order that makes rotation of neighbours one of halves.
     pub fn rope_on_halves(&mut self) {
         const HEAD: usize = 64;
@@ -234,6 +266,23 @@ pub enum Faulty {
     CompanyHeard,
     /// Scores leave the last position out.
     LastPositionMissing,
+    /// The codec forgets its state every tenth frame.
+    CodecForgets,
+    /// Every frame from the tenth on is that one again.
+    FrameRepeats,
+    /// The samples of every tenth frame are lost.
+    SamplesLost,
+    /// Samples are four times as large.
+    Loud,
+    /// Samples are kept within a tenth of full scale.
+    Clipped,
+}
+
+impl Faulty {
+    /// Whether the engine's codes pass through a codec of the fault's own.
+    fn decodes(self) -> bool {
+        matches!(self, Faulty::CodecNotReset | Faulty::CodecForgets | Faulty::FrameRepeats)
+    }
 }
 
 /// A sound engine behind a fault.
@@ -243,6 +292,8 @@ pub struct FaultyEngine {
     before: Vec<Option<u32>>,
     running: Vec<bool>,
     codec: (Decoder, Vec<State>),
+    /// Frames of a slot so far, and its tenth.
+    frames: Vec<(usize, Vec<u32>)>,
 }
 
 impl FaultyEngine {
@@ -256,6 +307,7 @@ impl FaultyEngine {
             before: vec![None; check::SLOTS],
             running: vec![false; check::SLOTS],
             codec: (decoder, states),
+            frames: vec![(0, Vec::new()); check::SLOTS],
         }
     }
 }
@@ -277,6 +329,10 @@ impl Engine for FaultyEngine {
         }
         self.before[slot] = request.prompt.get(request.prompt.len() / 2).copied(); // a token of the text
         self.running[slot] = true;
+        self.frames[slot] = (0, Vec::new());
+        if self.fault != Faulty::CodecNotReset {
+            self.codec.1[slot].reset();
+        }
         request.prompt = &prompt;
         self.engine.admit(slot, &request)
     }
@@ -290,14 +346,34 @@ impl Engine for FaultyEngine {
     }
 
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
-        let (fault, (decoder, states)) = (self.fault, &mut self.codec);
+        let (fault, (decoder, states), frames) = (self.fault, &mut self.codec, &mut self.frames);
         let (mut pcm, end) = (Vec::new(), self.engine.info().config.audio_end_token_id);
         self.engine.step(&mut |step| match fault {
-            Faulty::CodecNotReset => {
-                pcm.clear();
-                if !step.codes.is_empty() {
-                    decoder.step(&mut states[step.slot], step.codes, &mut pcm).unwrap();
+            fault if fault.decodes() => {
+                let (count, tenth) = &mut frames[step.slot];
+                *count += 1;
+                if *count == 10 {
+                    *tenth = step.codes.to_vec();
                 }
+                let repeats = fault == Faulty::FrameRepeats && *count > 10 && !step.codes.is_empty();
+                let codes = if repeats { &tenth[..] } else { step.codes };
+                if fault == Faulty::CodecForgets && count.is_multiple_of(10) {
+                    states[step.slot].reset();
+                }
+                pcm.clear();
+                if !codes.is_empty() {
+                    decoder.step(&mut states[step.slot], codes, &mut pcm).unwrap();
+                }
+                sink(Step { codes, pcm: &pcm, ..step });
+            }
+            Faulty::SamplesLost => {
+                frames[step.slot].0 += 1;
+                let lost = frames[step.slot].0.is_multiple_of(10);
+                sink(Step { pcm: if lost { &[] } else { step.pcm }, ..step });
+            }
+            Faulty::Loud | Faulty::Clipped => {
+                let change = |sample: &f32| if fault == Faulty::Loud { 4.0 * sample } else { sample.clamp(-0.1, 0.1) };
+                pcm = step.pcm.iter().map(change).collect();
                 sink(Step { pcm: &pcm, ..step });
             }
             // The token of the end is shown as any other.

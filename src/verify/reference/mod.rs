@@ -35,7 +35,7 @@ use crate::config::ModelConfig;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::format::{Report, SourceReport};
-use crate::tensors::{Bytes, Dtype, TensorFile};
+use crate::tensors::{Bytes, Dtype, Tensor, TensorFile};
 
 /// Name of the format, in the metadata.
 pub const FORMAT: &str = "rumik-reference-v1";
@@ -212,7 +212,7 @@ impl Item {
             return Err(get("tokens")?.invalid("a prompt and at least one token", "none"));
         }
         let floats = |name: &str| file.get_f32(&format!("{n}.{name}"), &[steps]);
-        let (stop, entropy, tail) = (floats("stop")?, floats("entropy")?, floats("tail")?);
+        let (stop, entropy, tail) = (floats("stop")?, floats("entropy")?, tails(get("tail")?, steps)?);
         let (rows, logits) = (get("rows")?, get("logits")?);
         let stored: usize = counts.iter().map(|count| *count as usize).sum();
         rows.expect(&[Dtype::U16], &[stored])?;
@@ -248,6 +248,16 @@ impl Item {
         };
         let stopped = steps > crate::config::MIN_NEW_TOKENS && stop[steps - 1] > crate::config::STOP_THRESHOLD;
         Ok(Item { prompt: prompt.clone(), ids, tokens, stopped, stop, steps: distributions, pcm })
+    }
+}
+
+/// Logarithms of what the rows that are not stored add up to: minus infinity where all rows are.
+fn tails(tensor: &Tensor, steps: usize) -> Result<Vec<f32>> {
+    tensor.expect(&[Dtype::F32], &[steps])?;
+    let tails = tensor.to_f32()?;
+    match tails.iter().find(|tail| !(tail.is_finite() || **tail == f32::NEG_INFINITY)) {
+        Some(tail) => Err(tensor.invalid("logarithms of sums", tail)),
+        None => Ok(tails),
     }
 }
 
