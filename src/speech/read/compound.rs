@@ -14,7 +14,13 @@ const ATTACKS: &[&str] =
     &["हमला", "हमले", "हमलों", "धमाका", "धमाके", "attack", "attacks", "blast", "blasts", "hamla", "hamle"];
 
 /// What a rate counts by: as written, then in Hindi, English and romanised Hindi.
-const RATES: [(&[&str], [&str; 3]); 7] = [
+const RATES: [(&[&str], [&str; 3]); 13] = [
+    (&["लीटर", "litre", "liter"], ["लीटर", "litre", "liter"]),
+    (&["किलो", "kilo"], ["किलो", "kilo", "kilo"]),
+    (&["रात", "night"], ["रात", "night", "raat"]),
+    (&["पीस", "piece", "pc", "pcs"], ["पीस", "piece", "piece"]),
+    (&["प्लेट", "plate"], ["प्लेट", "plate", "plate"]),
+    (&["मिनट", "minute"], ["मिनट", "minute", "minute"]),
     (&["माह", "महीना", "महीने", "month", "mo", "mahina", "maah"], ["माह", "month", "maah"]),
     (&["दिन", "day", "din"], ["दिन", "day", "din"]),
     (&["वर्ष", "साल", "year", "annum", "saal"], ["वर्ष", "year", "saal"]),

@@ -3,10 +3,12 @@
 //! The text is a row of tokens. At each token the readers are asked in turn; the first that knows what begins there says
 //! how many tokens it takes and what they sound like. Each looks at a bounded number of tokens, so the whole is linear.
 
+mod account;
 mod amount;
 mod compound;
 mod date;
 mod height;
+mod initials;
 mod label;
 mod money;
 mod numeral;
@@ -20,6 +22,7 @@ mod words;
 
 pub use tables::abbreviation_before;
 
+use super::detect;
 use super::lang::{Lang, Script, digit_value};
 use super::lexicon::Lexicon;
 use super::scan::{self, Kind, Token};
@@ -65,7 +68,7 @@ pub fn read(input: Traced, manner: Manner) -> Traced {
     let tokens = scan::tokens(&written);
     let langs = match manner.language {
         Some(lang) => vec![lang; tokens.len()],
-        None => scan::languages(&written, &tokens, manner.fallback),
+        None => detect::languages(&written, &tokens, manner.fallback),
     };
     let text = Text { text: &written, tokens, langs, manner };
     let mut writer = Writer::new(&written, edits);
@@ -139,12 +142,16 @@ impl Text<'_> {
             .or_else(|| self.plate(i))
             .or_else(|| self.power(i))
             .or_else(|| self.account_or_cooler(i))
+            .or_else(|| self.masked(i))
+            .or_else(|| self.calendar_range(i))
             .or_else(|| self.saint_or_street(i))
             .or_else(|| self.abbreviation(i))
+            .or_else(|| self.initials(i))
             .or_else(|| self.roman(i))
             .or_else(|| self.financial_year(i))
             .or_else(|| self.digits_after(i))
             .or_else(|| self.acronym(i))
+            .or_else(|| self.pi(i))
     }
 
     fn kind(&self, i: usize) -> Option<Kind> {

@@ -274,20 +274,18 @@ impl Text<'_> {
         }
     }
 
-    /// `₹50/kg` → `… प्रति किलोग्राम`.
-    fn per(&self, lang: Lang, words: String, end: usize) -> (String, usize) {
+    /// `₹50/kg` → `… प्रति किलोग्राम`, `180 mg/dL`.
+    pub(super) fn per(&self, lang: Lang, words: String, end: usize) -> (String, usize) {
         if let Some(rate) = self.is_sign(end, '/').then(|| self.rate(lang, end + 1)).flatten() {
             return (format!("{words} {rate}"), end + 2);
         }
         let found = self.is_sign(end, '/').then(|| self.unit_at(end + 1)).flatten();
         match found.and_then(|(after, unit)| Some((after, unit.say(lang, true)?))) {
             Some((after, unit)) => {
-                let per = if lang == Lang::English {
-                    "per"
-                } else if lang.is_latin() {
-                    "prati"
-                } else {
-                    "प्रति"
+                let per = match lang {
+                    Lang::English => "per",
+                    Lang::RomanHindi => "prati",
+                    _ => "प्रति",
                 };
                 (format!("{words} {per} {unit}"), after)
             }

@@ -137,7 +137,9 @@ impl Text<'_> {
         let attached = i > 0
             && matches!(self.kind(i - 1), Some(Kind::Sign('.' | '/' | '₹' | '$' | ',') | Kind::Word(Script::Latin)));
         if attached {
-            return None;
+            // A reference between slashes: `UPI/P2A/406512345678`.
+            let reference = self.is_sign(i - 1, '/') && self.digit_count(i) >= 6 && !self.comma_or_point(i + 1);
+            return reference.then(|| self.spell_groups(i, 1, "code"))?;
         }
         let groups = self.digit_groups(i);
         let pattern = (1..=groups).rev().find(|count| self.is_phone_or_card(i, *count));
@@ -334,9 +336,7 @@ impl Text<'_> {
         };
         let ends =
             matches!(self.kind(end), None | Some(Kind::Break | Kind::Sign('.' | ',' | '।' | ')' | ';' | '?' | '!')));
-        name && (ends || matches!(self.next_word(end).1, "भारत" | "India"))
-            && word.len() <= 60
-            && !BEFORE_AMOUNTS.split(' ').any(|known| known == word.to_lowercase())
+        name && (ends || matches!(self.next_word(end).1, "भारत" | "India")) && !counts_amounts(word)
     }
 
     fn spell_groups(&self, i: usize, count: usize, rule: &'static str) -> Option<Reading> {
@@ -365,4 +365,9 @@ impl Text<'_> {
         words.push(number::digits(lang, &self.digits(at)));
         fits.then(|| Reading::new(at + 1, words.join(" "), "number plate")).flatten()
     }
+}
+
+/// Whether a word stands before amounts: `कुल`, `total`, `Rs`. Words too long to be one count as if they were.
+pub fn counts_amounts(word: &str) -> bool {
+    word.len() > 60 || BEFORE_AMOUNTS.split_whitespace().any(|known| known == word.to_lowercase())
 }

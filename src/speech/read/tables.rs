@@ -138,34 +138,22 @@ pub fn month(word: &str) -> Option<usize> {
     if word.is_empty() || word.len() > LONGEST {
         return None;
     }
-    let variants: [(&str, usize); 24] = [
-        ("Jan", 1),
-        ("Feb", 2),
-        ("Mar", 3),
-        ("Apr", 4),
-        ("Jun", 6),
-        ("Jul", 7),
-        ("Aug", 8),
-        ("Sep", 9),
+    const SHORT: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const VARIANTS: [(&str, usize); 9] = [
         ("Sept", 9),
-        ("Oct", 10),
-        ("Nov", 11),
-        ("Dec", 12),
         ("फरवरी", 2),
-        ("फ़रवरी", 2),
         ("जुलाइ", 7),
         ("सितम्बर", 9),
         ("अक्तूबर", 10),
         ("नवम्बर", 11),
         ("दिसम्बर", 12),
         ("अप्रेल", 4),
-        ("JAN", 1),
-        ("AUG", 8),
-        ("OCT", 10),
-        ("DEC", 12),
+        ("SEPT", 9),
     ];
+    let capital = |name: &str| name == word || word.len() == 3 && name.to_ascii_uppercase() == word;
+    let short = || SHORT.iter().position(|name| capital(name)).map(|at| at + 1);
     let named = (1..=12).find(|month| Lang::ALL.iter().any(|lang| lang.month(*month) == word));
-    named.or_else(|| variants.iter().find(|(name, _)| *name == word).map(|(_, month)| *month))
+    named.or_else(short).or_else(|| VARIANTS.iter().find(|(name, _)| *name == word).map(|(_, month)| *month))
 }
 
 /// Acronyms with vowels that are spelled out. Those without a vowel need no list, those said as words (NASA) are absent.
@@ -174,7 +162,7 @@ const SPELLED: &str = "OTP UPI ATM SMS PDF AI IT UK USA US UN EU UAE IIT IIM CEO
     ED NIA ISI FBI CIA DNA RNA MRI ECG ICU OPD HIV URL API HTML CSS USB CPU GPU LED LCD AC DC TV DVD CD FM PM IPL ICC BCCI \
     ODI NGO NRI OBC SC ST EVM EC PIL HR PR QR ID IP ISP DM BJP CPI CPM UP MP AP JNU DU BHU AMU IMF WHO WTO ILO \
     UNO IOC EPF PPF FD RD NEFT RTGS IMPS MRP EV SUV BMW IBM HP LG UI UX IOS OS AQI LPG CNG PNG MBA MCA BA MA BBA BCA LLB PHD \
-    ETA FAQ DIY RIP BTW FYI";
+    ETA FAQ DIY RIP BTW FYI IST GMT UTC LPA EOD ASAP CA UAN IVR UID UG OTT ETF SIP MICR ECS APMC MSME IRCTC AICTE UGC ICMR DRDO";
 
 /// Whether a word in capitals is spelled letter by letter.
 pub fn is_spelled(word: &str) -> bool {
@@ -211,6 +199,11 @@ const LETTERS: [&str; 26] = [
     "वाई",
     "ज़ेड",
 ];
+
+/// Whether a Devanagari word is the name of a Latin letter, as initials are written: ए, पी, जे.
+pub fn is_letter_name(word: &str) -> bool {
+    LETTERS.contains(&word) || ["एफ", "जेड", "डब्लू", "ज़ेड"].contains(&word)
+}
 
 /// Spells Latin letters one by one, in the script of the language where it has names for them.
 pub fn spell(lang: Lang, word: &str) -> String {
