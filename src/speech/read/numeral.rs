@@ -132,6 +132,7 @@ impl Text<'_> {
             "innings",
             "scored",
             "scoring",
+            "ov",
             "batting",
             "Wickets",
             "Overs",

@@ -18,9 +18,15 @@ impl Text<'_> {
                 let word = if sign == '+' { Say::Plus } else { Say::Minus };
                 Reading::new(i + 1, lang.say(word), "sign")
             }
+            '-' | '−' if self.is_grade(i) => Reading::new(i + 1, lang.say(Say::Minus), "sign"),
             '-' | '−' | '–' | '‐' | '‑' => self.hyphen(i, between),
             '+' if i > 0 && !number_follows && (self.is_digits(i - 1) || self.is_scaled(i - 1)) => {
                 Reading::new(i + 1, lang.say(Say::Plus), "sign")
+            }
+            '+' if self.is_grade(i) => Reading::new(i + 1, lang.say(Say::Plus), "sign"),
+            '@' if self.is_space(i + 1) && number_follows || self.is_money(self.past_space(i + 1)) => {
+                Reading::new(i + 1, if lang.is_latin() { "at" } else { "ऐट" }, "sign")
+                    .filter(|_| lang.is_latin() || matches!(lang, Lang::Hindi | Lang::Marathi))
             }
             '+' if self.is_doubled_plus(i) => {
                 let plus = lang.say(Say::Plus);
@@ -34,6 +40,7 @@ impl Text<'_> {
                 Reading::new(i + 1, format!("{} {}", lang.say(Say::Plus), lang.say(Say::Minus)), "sign")
             }
             '=' if number_precedes || number_follows => Reading::new(i + 1, lang.say(Say::Equals), "sign"),
+            '×' if self.is_space(i + 1) && self.is_money(i + 2) => Reading::new(i + 1, lang.say(Say::Times), "sign"),
             '×' | '*' if between => Reading::new(i + 1, lang.say(Say::Times), "sign"),
             '÷' if between => Reading::new(i + 1, lang.say(Say::DividedBy), "sign"),
             '/' if self.rate_after(i).is_some() => self.rate_after(i),
@@ -103,7 +110,7 @@ impl Text<'_> {
             if !spaced && self.is_pair(i) {
                 return Reading::new(i + 1, " ", "pair");
             }
-            if !spaced && self.is_in_row(i) && !self.has_equals(i) {
+            if !spaced && (self.is_in_row(i) && !self.has_equals(i) || self.is_part_number(i)) {
                 return Reading::new(i + 1, " ", "row");
             }
             // A spaced hyphen is a minus in a sum: an equals sign stands near.
@@ -134,6 +141,28 @@ impl Text<'_> {
     /// Whether the numbers on both sides of a slash have no other slash, as those of a date have.
     fn is_single_slash(&self, i: usize) -> bool {
         !(i >= 2 && self.is_sign(i - 2, '/')) && !self.is_sign(i + 2, '/')
+    }
+
+    /// Whether a number with a leading zero, `2024-001`, stands behind a hyphen and one without before it: no range goes there.
+    fn is_part_number(&self, i: usize) -> bool {
+        let zero = |at: usize| self.digit_count(at) > 1 && self.digits(at).starts_with('0');
+        i > 0 && zero(i + 1) && !zero(i - 1)
+    }
+
+    /// Whether a sign ends a grade or a blood group, `A+`, `AB-`.
+    fn is_grade(&self, i: usize) -> bool {
+        let ends = matches!(
+            self.kind(i + 1),
+            None | Some(Kind::Space | Kind::Break | Kind::Sign('.' | ',' | ')' | '।' | '?' | '!'))
+        );
+        let alone =
+            i == 1 || i > 1 && matches!(self.kind(i - 2), Some(Kind::Space | Kind::Break | Kind::Sign('(' | '"')));
+        i > 0 && ends && alone && matches!(self.word(i - 1), "A" | "B" | "AB" | "O" | "C" | "D" | "E")
+    }
+
+    /// Whether an amount of money begins at a place.
+    fn is_money(&self, i: usize) -> bool {
+        matches!(self.kind(i), Some(Kind::Sign('₹' | '$' | '£' | '€' | '¥'))) && self.is_digits(self.past_space(i + 1))
     }
 
     /// Whether a slash parts a number from one letter, `12/A`.

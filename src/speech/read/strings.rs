@@ -297,6 +297,7 @@ impl Text<'_> {
             && is_code(after)
             && !matches!(after, "no" | "No" | "id" | "call" | "in" | "गाड़ी" | "टिकट" | "order" | "संख्या")
             || self.is_called(start, end)
+            || self.is_code_by_sentence(start, end)
             || self.is_postal_code(start, end)
             || self.is_postal_code_behind_place(start, end)
     }
@@ -306,6 +307,20 @@ impl Text<'_> {
         const CALLS: &[&str] = &["कॉल", "काॅल", "फ़ोन", "फोन", "डायल", "संपर्क", "call", "phone", "dial", "contact"];
         let (at, word) = self.next_word(end);
         self.digit_count(start) >= 3 && matches!(word, "पर" | "par" | "pe") && CALLS.contains(&self.next_word(at + 1).1)
+    }
+
+    /// `482910 is your OTP`, `Use 1234 as the login code`, `482910 आपका OTP है`: the word for it a few words on.
+    fn is_code_by_sentence(&self, start: usize, end: usize) -> bool {
+        const OPENS: &[&str] = &["is", "as", "your", "आपका", "मेरा", "aapka", "mera"];
+        const CODES: &[&str] = &["otp", "code", "pin", "password", "passcode", "ओटीपी", "कोड", "पिन"];
+        const WORDS: usize = 6;
+        let (at, opens) = self.next_word(end);
+        let mut later =
+            (at..).step_by(2).take(WORDS).map_while(|at| Some(self.word(at)).filter(|word| !word.is_empty()));
+        end == start + 1
+            && (4..=8).contains(&self.digit_count(start))
+            && OPENS.contains(&opens)
+            && later.any(|word| word.len() <= 24 && CODES.contains(&word.to_lowercase().as_str()))
     }
 
     pub(super) fn comma_or_point(&self, end: usize) -> bool {

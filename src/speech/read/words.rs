@@ -52,7 +52,7 @@ impl Text<'_> {
         let touches = self.is_attached(i) && matches!(self.kind(i - 1), Some(Kind::Digits | Kind::Word(_)));
         let (length, found) = tables::abbreviation(&self.text[start..]).filter(|_| !touches)?;
         let mut end = (i..self.tokens.len().min(i + 8)).find(|at| self.tokens[*at].end == start + length)? + 1;
-        let number = self.past_space(end);
+        let number = self.past_space(if self.is_sign(end, ':') { end + 1 } else { end });
         if found.needs_number() && !self.is_digits(number) && self.masked_end(number).is_none() {
             return None;
         }
