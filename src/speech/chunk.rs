@@ -1,5 +1,7 @@
 //! Chunks: pieces of text short enough to be spoken well, cut where a reader would breathe.
 
+use std::sync::LazyLock;
+
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::clean::is_word_char;
@@ -182,7 +184,17 @@ pub fn seconds(text: &str) -> f64 {
     text.chars().map(character_seconds).sum::<f64>() + 0.5 * tags as f64
 }
 
+/// Seconds of one character. Every character of a text is asked for several times, so those of the alphabets read here are in a
+/// table.
 fn character_seconds(c: char) -> f64 {
+    const ALPHABETS: usize = 0xE00;
+    static SECONDS: LazyLock<Vec<f64>> = LazyLock::new(|| {
+        (0..ALPHABETS as u32).map(|code| char::from_u32(code).map_or(0.0, seconds_by_class)).collect()
+    });
+    SECONDS.get(c as usize).copied().unwrap_or_else(|| seconds_by_class(c))
+}
+
+fn seconds_by_class(c: char) -> f64 {
     match c {
         ',' | ';' | ':' | '،' => 0.15,
         '.' | '।' | '?' | '!' | '…' | '॥' | '؟' | '۔' | '\n' => 0.3,

@@ -124,13 +124,13 @@ impl Votes {
                 }
                 Kind::Word(Script::Latin) => {
                     votes.latin += 1;
-                    votes.english += usize::from(is_listed(ENGLISH, word));
-                    votes.roman_hindi += usize::from(is_listed(ROMAN_HINDI, word) || ends_as_roman_hindi(word));
+                    votes.english += usize::from(is_listed(List::English, word));
+                    votes.roman_hindi += usize::from(is_listed(List::RomanHindi, word) || ends_as_roman_hindi(word));
                 }
                 Kind::Word(Script::Devanagari) => {
                     votes.devanagari += 1;
                     votes.marathi += usize::from(is_marathi(text, tokens, i));
-                    votes.hindi += usize::from(is_listed(HINDI, word));
+                    votes.hindi += usize::from(is_listed(List::Hindi, word));
                 }
                 Kind::Word(Script::Of(lang)) => votes.of[lang as usize] += 1,
                 _ => {}
@@ -158,6 +158,14 @@ impl Votes {
 
 /// Frequent words that settle the language of a Latin sentence, or tell Marathi from Hindi. Words that both languages
 /// of a pair spell alike (`to`, `the`, `is`, `me`, `do`, `main`, `par`, `are`, `sun`) are in neither list.
+#[derive(Clone, Copy)]
+enum List {
+    English,
+    RomanHindi,
+    Marathi,
+    Hindi,
+}
+
 const ENGLISH: &str = "a an and of in on at for from with by was were has have had will would can could should this that \
     these those there it its i you your he she we they them our his her my not no yes please be been being as or but if when \
     which what who how about into over under after before between per each all any only than then your total paid meeting \
@@ -204,7 +212,9 @@ fn is_marathi(text: &str, tokens: &[Token], i: usize) -> bool {
     // The मी of `कि.मी.` and of `5 मी` is a metre.
     let before = |back: usize| i.checked_sub(back).map(|at| tokens[at].kind);
     let metre = before(1) == Some(Kind::Sign('.')) || before(2) == Some(Kind::Digits);
-    is_listed(MARATHI, word) && !(word == "मी" && metre) || is_marathi_form(word) || is_marathi_to(text, tokens, i)
+    is_listed(List::Marathi, word) && !(word == "मी" && metre)
+        || is_marathi_form(word)
+        || is_marathi_to(text, tokens, i)
 }
 
 /// Whether a Devanagari word is formed as only Marathi forms words: a postposition joined to it, or the letter ळ.
@@ -224,12 +234,13 @@ fn is_marathi_to(text: &str, tokens: &[Token], i: usize) -> bool {
         && (before.kind == Kind::Digits || half())
 }
 
-fn is_listed(list: &'static str, word: &str) -> bool {
+fn is_listed(list: List, word: &str) -> bool {
     static LISTS: [OnceLock<HashSet<&'static str>>; 4] = [const { OnceLock::new() }; 4];
     const LONGEST: usize = 24;
-    let index = [ENGLISH, ROMAN_HINDI, MARATHI, HINDI].iter().position(|known| *known == list).unwrap_or(0);
-    let set = LISTS[index].get_or_init(|| list.split_whitespace().collect());
-    word.len() <= LONGEST && (set.contains(word) || set.contains(word.to_ascii_lowercase().as_str()))
+    let words = || [ENGLISH, ROMAN_HINDI, MARATHI, HINDI][list as usize].split_whitespace().collect();
+    let set = LISTS[list as usize].get_or_init(words);
+    let capital = || word.bytes().any(|b| b.is_ascii_uppercase());
+    word.len() <= LONGEST && (set.contains(word) || capital() && set.contains(word.to_ascii_lowercase().as_str()))
 }
 
 #[cfg(test)]

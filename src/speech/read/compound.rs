@@ -2,6 +2,7 @@
 
 use super::super::lang::{Lang, Say};
 use super::super::number;
+use super::amount::Amount;
 use super::{Kind, Reading, Text};
 
 /// Tokens behind a sign in which an equals sign is looked for.
@@ -32,8 +33,10 @@ const RATES: [(&[&str], [&str; 3]); 13] = [
 
 impl Text<'_> {
     /// `24x7` whole, of `10x12` and `2x3x4` a number with the `by` behind it; at the digits.
-    pub(super) fn crossed(&self, i: usize) -> Option<Reading> {
-        let first = self.amount(i).filter(|first| first.whole != "0")?;
+    pub(super) fn crossed(&self, i: usize, first: &Amount) -> Option<Reading> {
+        if first.whole == "0" {
+            return None;
+        }
         let spaced = self.is_space(first.end);
         let cross = self.past_space(first.end);
         let sign = self.is_sign(cross, '×');

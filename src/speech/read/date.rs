@@ -139,15 +139,17 @@ impl Text<'_> {
 
     /// `15/08 को`, `on 15/08`: a day and a month only where a word says so.
     fn short_date(&self, i: usize) -> Option<Reading> {
-        let slash = self.is_sign(i + 1, '/') && !self.is_sign(i + 3, '/');
+        if !self.is_sign(i + 1, '/') || self.is_sign(i + 3, '/') {
+            return None;
+        }
         let (day, month) = (self.value(i)?, self.value(i + 2)?);
         let valid = (1..=31).contains(&day)
             && (1..=12).contains(&month)
             && self.digit_count(i) <= 2
             && self.digit_count(i + 2) == 2;
         let lang = self.lang(i);
-        let words = format!("{} {}", number::cardinal(lang, day.into()), lang.month(month as usize));
-        (slash && valid && self.says_date(i, i + 3)).then(|| Reading::new(i + 3, words, "date")).flatten()
+        let words = || format!("{} {}", number::cardinal(lang, day.into()), lang.month(month as usize));
+        (valid && self.says_date(i, i + 3)).then(|| Reading::new(i + 3, words(), "date")).flatten()
     }
 
     /// `August 15, 1947`, `अगस्त 2026`, `Mar 5`; at the month.

@@ -44,8 +44,7 @@ fn label_number(lang: Lang, digits: &str) -> String {
 
 impl Text<'_> {
     /// A number with letters behind it: `5k`, `10Cr`, `5G`, `2BHK`.
-    pub(super) fn letters_after(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
+    pub(super) fn letters_after(&self, i: usize, amount: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
         if let (at, "cr" | "Cr" | "CR") = self.next_word(amount.end) {
             return Reading::new(at + 1, format!("{} {}", amount.say(lang), lang.say(Say::Crore)), "scale");
@@ -57,8 +56,8 @@ impl Text<'_> {
         let scale = match letters {
             "k" | "K" => Some(Say::Thousand),
             "L" | "lakh" | "lac" => Some(Say::Lakh),
-            "M" if self.is_count(i, &amount) => Some(Say::Million),
-            "B" if self.is_count(i, &amount) => Some(Say::Billion),
+            "M" if self.is_count(i, amount) => Some(Say::Million),
+            "B" if self.is_count(i, amount) => Some(Say::Billion),
             "mn" | "Mn" => Some(Say::Million),
             "bn" | "Bn" => Some(Say::Billion),
             _ => None,

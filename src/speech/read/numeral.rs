@@ -2,7 +2,7 @@
 
 use super::super::lang::{Lang, Say, Script};
 use super::super::number;
-use super::amount::quarters_in_hindi;
+use super::amount::{Amount, quarters_in_hindi};
 use super::{Kind, Reading, Text, tables};
 
 /// Tokens on either side of a score in which a word of cricket is looked for, doubled for the spaces.
@@ -163,8 +163,7 @@ impl Text<'_> {
     }
 
     /// A number with a unit: `5 kg`, `37.5°C`, `12 %`, `5'10"`.
-    pub(super) fn measure(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
+    pub(super) fn measure(&self, i: usize, amount: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
         if let Some(reading) = self.feet_and_inches(i) {
             return Some(reading);
@@ -206,8 +205,7 @@ impl Text<'_> {
     }
 
     /// Everything else: a cardinal or a decimal.
-    pub(super) fn plain_number(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
+    pub(super) fn plain_number(&self, i: usize, amount: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
         let number = if self.manner.short_forms { amount.say_short(lang) } else { amount.say(lang) };
         Reading::new(amount.end, number, if amount.fraction.is_empty() { "cardinal" } else { "decimal" })

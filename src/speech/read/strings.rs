@@ -1,5 +1,7 @@
 //! Digits that are names, not numbers: phones, codes, cards, accounts, plates.
 
+use compact_str::CompactString;
+
 use super::super::lang::{Say, Script};
 use super::super::number;
 use super::{Kind, Reading, Text, tables};
@@ -142,15 +144,12 @@ impl Text<'_> {
             return reference.then(|| self.spell_groups(i, 1, "code"))?;
         }
         let groups = self.digit_groups(i);
-        let pattern = (1..=groups).rev().find(|count| self.is_phone_or_card(i, *count));
-        let coded =
-            || (!self.counts_something(i + 2 * groups - 1) && self.is_coded(i, i + 2 * groups - 1)).then_some(groups);
-        let (count, rule) = match (pattern, coded()) {
-            (Some(count), _) => (count, "phone or card"),
-            (None, Some(count)) => (count, "code"),
-            _ => return None,
-        };
-        self.spell_groups(i, count, rule)
+        let end = i + 2 * groups - 1;
+        if let Some(count) = self.phone_or_card(i, groups) {
+            return self.spell_groups(i, count, "phone or card");
+        }
+        let coded = self.is_coded(i, end) && !self.counts_something(end);
+        coded.then(|| self.spell_groups(i, groups, "code"))?
     }
 
     /// `+91 98765 43210`; at the plus sign.
@@ -190,19 +189,26 @@ impl Text<'_> {
         groups
     }
 
-    fn is_phone_or_card(&self, i: usize, count: usize) -> bool {
-        let end = i + 2 * count - 1;
+    /// How many groups are a phone or a card: the most that can be.
+    fn phone_or_card(&self, i: usize, groups: usize) -> Option<usize> {
         let mut sizes = [0; MOST_GROUPS];
-        (0..count).for_each(|k| sizes[k] = self.digit_count(i + 2 * k));
-        let sizes = &sizes[..count];
-        let total: usize = sizes.iter().sum();
-        if !(10..=19).contains(&total) {
-            return false;
-        }
+        (0..groups).for_each(|k| sizes[k] = self.digit_count(i + 2 * k));
+        let mut total: usize = sizes[..groups].iter().sum();
+        (1..=groups).rev().find(|count| {
+            let found = (10..=19).contains(&total) && self.is_phone_or_card(i, &sizes[..*count], total);
+            total -= sizes[*count - 1];
+            found
+        })
+    }
+
+    /// Whether groups of these sizes, ten to nineteen digits in all, are a phone or a card.
+    fn is_phone_or_card(&self, i: usize, sizes: &[usize], total: usize) -> bool {
+        let count = sizes.len();
+        let end = i + 2 * count - 1;
         if self.comma_or_point(end) || self.is_sign(end, '/') || self.counts_something(end) {
             return false;
         }
-        let digits: String = (0..count).map(|k| self.digits(i + 2 * k)).collect();
+        let digits = self.joined_digits(i, count);
         let mobile = digits.starts_with(['6', '7', '8', '9']);
         let years = (0..count).all(|k| self.value(i + 2 * k).is_some_and(|n| (1800..=2099).contains(&n)));
         match sizes {
@@ -254,7 +260,7 @@ impl Text<'_> {
         ];
         let (at, word) = self.next_word(end);
         let short = word.len() <= 40;
-        short && COUNTED.contains(&word.to_lowercase().as_str())
+        short && !word.is_empty() && COUNTED.contains(&word.to_lowercase().as_str())
             || matches!(self.kind(at), Some(Kind::Sign('₹' | '%' | '/')))
             || self.unit_at(at).is_some()
     }
@@ -337,8 +343,11 @@ impl Text<'_> {
 
     /// `Jaipur 302001`: six ungrouped digits, none of a round number, right behind a name and at the end of what is said.
     fn is_postal_code_behind_place(&self, start: usize, end: usize) -> bool {
+        if self.digit_count(start) != 6 {
+            return false;
+        }
         let digits = self.digits(start);
-        let postal = digits.len() == 6 && matches!(digits.as_bytes()[0], b'1'..=b'8') && !digits.ends_with("000");
+        let postal = matches!(digits.as_bytes()[0], b'1'..=b'8') && !digits.ends_with("000");
         let Some(place) = start.checked_sub(2).filter(|_| postal && end == start + 1 && self.is_space(start - 1))
         else {
             return false;
@@ -354,8 +363,14 @@ impl Text<'_> {
         name && (ends || matches!(self.next_word(end).1, "भारत" | "India")) && !counts_amounts(word)
     }
 
+    fn joined_digits(&self, i: usize, count: usize) -> CompactString {
+        let mut digits = CompactString::default();
+        (0..count).for_each(|k| digits.push_str(&self.digits(i + 2 * k)));
+        digits
+    }
+
     fn spell_groups(&self, i: usize, count: usize, rule: &'static str) -> Option<Reading> {
-        let digits: String = (0..count).map(|k| self.digits(i + 2 * k)).collect();
+        let digits = self.joined_digits(i, count);
         Reading::new(i + 2 * count - 1, number::digits(self.lang(i), &digits), rule)
     }
 

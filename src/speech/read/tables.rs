@@ -56,16 +56,21 @@ impl Abbreviation {
 }
 
 /// Entries by first character, longest mark first.
-type Table<T> = HashMap<char, Vec<T>>;
+struct Table<T> {
+    entries: HashMap<char, Vec<T>>,
+    /// First bytes of all marks: most texts are told from them without a look into the map.
+    starts: [bool; 256],
+}
 
 fn table<T>(entries: impl Iterator<Item = T>, mark: impl Fn(&T) -> &str) -> Table<T> {
-    let mut table: Table<T> = HashMap::new();
+    let mut table = Table { entries: HashMap::<char, Vec<T>>::new(), starts: [false; 256] };
     for entry in entries {
         if let Some(first) = mark(&entry).chars().next() {
-            table.entry(first).or_default().push(entry);
+            table.starts[usize::from(mark(&entry).as_bytes()[0])] = true;
+            table.entries.entry(first).or_default().push(entry);
         }
     }
-    table.values_mut().for_each(|list| list.sort_by_key(|entry| std::cmp::Reverse(mark(entry).len())));
+    table.entries.values_mut().for_each(|list| list.sort_by_key(|entry| std::cmp::Reverse(mark(entry).len())));
     table
 }
 
@@ -75,7 +80,8 @@ fn rows(source: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
 
 /// Finds the longest mark the text begins with that ends at the end of a word.
 fn find<'t, T>(table: &'t Table<T>, text: &str, mark: impl Fn(&T) -> &str) -> Option<(usize, &'t T)> {
-    let entries = table.get(&text.chars().next()?)?;
+    let first = text.bytes().next().filter(|byte| table.starts[usize::from(*byte)]);
+    let entries = table.entries.get(&first.and(text.chars().next())?)?;
     entries.iter().find_map(|entry| {
         let rest = text.strip_prefix(mark(entry))?;
         let inside =
@@ -128,7 +134,7 @@ pub fn abbreviation_before(text: &str, stop: usize) -> bool {
     let word = head[start..].trim_start_matches(|c: char| !c.is_alphanumeric());
     let initial =
         word.chars().filter(|c| !super::super::lang::is_mark(*c)).count() == 1 && word.chars().all(is_word_char);
-    let known = abbreviations().values().flatten().any(|entry| entry.mark.strip_suffix('.') == Some(word));
+    let known = abbreviations().entries.values().flatten().any(|entry| entry.mark.strip_suffix('.') == Some(word));
     initial || known || ["रु", "रू", "Rs", "p.m", "a.m", "P.M", "A.M", "कि.मी", "कि.ग्रा", "से.मी"].contains(&word)
 }
 
