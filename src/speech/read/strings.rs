@@ -201,27 +201,23 @@ impl Text<'_> {
         })
     }
 
-    /// Whether groups of these sizes, ten to nineteen digits in all, are a phone or a card.
+    /// Whether groups of these sizes, ten to nineteen digits in all, are a phone or a card. The sizes decide first, since they
+    /// rule out most texts.
     fn is_phone_or_card(&self, i: usize, sizes: &[usize], total: usize) -> bool {
-        let count = sizes.len();
-        let end = i + 2 * count - 1;
-        if self.comma_or_point(end) || self.is_sign(end, '/') || self.counts_something(end) {
-            return false;
-        }
-        let digits = self.joined_digits(i, count);
-        let mobile = digits.starts_with(['6', '7', '8', '9']);
-        let years = (0..count).all(|k| self.value(i + 2 * k).is_some_and(|n| (1800..=2099).contains(&n)));
-        match sizes {
-            [10] => mobile,
-            [5, 5] | [4, 6] | [3, 3, 4] | [4, 3, 3] | [2, 4, 4] => mobile,
-            [4, 4, 4] | [4, 4, 4, 4] => !years,
-            [4, ..] if digits.starts_with("1800") || digits.starts_with("1860") => {
-                (10..=11).contains(&total) && count > 1
-            }
-            [11] | [3..=5, 6..=8] | [3..=4, 3..=4, 4] => digits.starts_with('0') && (10..=12).contains(&total),
-            [1, ..] if count > 1 => digits.starts_with('0') && (10..=12).contains(&total),
+        let (count, first) = (sizes.len(), self.digits(i));
+        let mobile = || first.starts_with(['6', '7', '8', '9']);
+        let trunk = || first.starts_with('0') && (10..=12).contains(&total);
+        let years = || (0..count).all(|k| self.value(i + 2 * k).is_some_and(|n| (1800..=2099).contains(&n)));
+        let fits = match sizes {
+            [10] | [5, 5] | [4, 6] | [3, 3, 4] | [4, 3, 3] | [2, 4, 4] => mobile(),
+            [4, 4, 4] | [4, 4, 4, 4] => !years(),
+            [4, ..] if first == "1800" || first == "1860" => (10..=11).contains(&total) && count > 1,
+            [11] | [3..=5, 6..=8] | [3..=4, 3..=4, 4] => trunk(),
+            [1, ..] if count > 1 => trunk(),
             _ => false,
-        }
+        };
+        let end = i + 2 * count - 1;
+        fits && !self.comma_or_point(end) && !self.is_sign(end, '/') && !self.counts_something(end)
     }
 
     /// Whether what follows a number makes it an amount: a currency, a unit, a scale word, a percent sign.
