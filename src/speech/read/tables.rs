@@ -1,6 +1,6 @@
 //! Units, abbreviations, acronyms and month names, from the files under `data`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use super::super::clean::is_word_char;
@@ -172,8 +172,10 @@ const SPELLED: &str = "OTP UPI ATM SMS PDF AI IT UK USA US UN EU UAE IIT IIM CEO
 
 /// Whether a word in capitals is spelled letter by letter.
 pub fn is_spelled(word: &str) -> bool {
+    static LISTED: OnceLock<HashSet<&'static str>> = OnceLock::new();
+    let spelled = LISTED.get_or_init(|| SPELLED.split_whitespace().collect());
     let capital = (2..=6).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_uppercase());
-    capital && (!word.bytes().any(|b| b"AEIOUY".contains(&b)) || SPELLED.split_whitespace().any(|known| known == word))
+    capital && (!word.bytes().any(|b| b"AEIOUY".contains(&b)) || spelled.contains(word))
 }
 
 /// Names of the letters A to Z in Devanagari.

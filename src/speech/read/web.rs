@@ -45,9 +45,7 @@ impl Text<'_> {
             return (end > i + 1 && self.is_latin(i + 1)).then(|| self.spoken_address(i, i, end, "handle"));
         }
         let next = |sign: char, from: usize| (from..end).find(|at| self.is_sign(*at, sign));
-        if let Some(at) = self.only_at(i, end).filter(|at| *at > i && at + 1 < end)
-            && next('.', i).is_some()
-        {
+        if self.only_at(i, end).is_some_and(|at| at > i && at + 1 < end) && next('.', i).is_some() {
             return Some(self.spoken_address(i, i, end, "e-mail"));
         }
         // A payment handle: two plain words and nothing else.
