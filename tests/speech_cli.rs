@@ -68,3 +68,48 @@ fn the_report_lines_rules_and_rewrites_up() {
         assert!(report.lines().any(|found| found.starts_with(line)), "{line} is missing in:\n{report}");
     }
 }
+
+/// Bytes that are no text, endless and broken files: exit code 2 and one line that says what is wrong, never a panic.
+#[test]
+fn what_cannot_be_read_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let binary = file("binary", &[b'a', 0xff, 0xfe, 0]);
+    let long = file("long", "हाँ ".repeat(200_000).as_bytes());
+    let endless = file("endless", b"");
+    std::fs::OpenOptions::new().write(true).open(&endless).unwrap().set_len(1 << 34).unwrap();
+    let bare = file("bare", b"no arrow here\n");
+    let wordless = file("wordless", "a → b\n → c\n".as_bytes());
+    let missing = folder.path().join("missing").to_str().unwrap().to_owned();
+    let cases: [(&[&str], &str); 8] = [
+        (&["--file", &binary], "byte 1: expected UTF-8 text"),
+        (&["--file", &long], "longer than 1048576 bytes"),
+        (&["--file", &endless], "longer than 1048576 bytes"),
+        (&["hi", "--lexicon", &endless], "longer than 16777216 bytes"),
+        (&["hi", "--lexicon", &binary], "byte 1: expected UTF-8 text"),
+        (&["hi", "--lexicon", &bare], "line 1: expected `word → spoken`"),
+        (&["hi", "--lexicon", &wordless], "line 2: expected `word → spoken`, found a word of 0 characters"),
+        (&["hi", "--lexicon", &missing], "missing: cannot open"),
+    ];
+    for (arguments, wanted) in cases {
+        let output = text(arguments);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert_eq!((message.lines().count(), output.stdout.len()), (1, 0), "{message}");
+        assert!(message.contains(wanted), "{message}");
+    }
+}
+
+/// Entries that name each other are applied once, and a spoken form brings no control string or control character in.
+#[test]
+fn a_lexicon_is_applied_once_and_cleaned() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lexicon");
+    std::fs::write(&path, "a → b\nb → a\nx → <audio>y\u{0}</audio><|end|>\n").unwrap();
+    let spoken = spoken(&["a b a x <|end|> <12_3>", "--lexicon", path.to_str().unwrap()]);
+    assert_eq!(spoken, "b a b y");
+}

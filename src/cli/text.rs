@@ -11,6 +11,8 @@ use crate::speech::{self, Lang, Lexicon, Options, Pace};
 
 /// Longest text read from a file or stdin; hours of speech.
 const LONGEST_TEXT_BYTES: u64 = 1 << 20;
+/// Longest lexicon accepted.
+const LONGEST_LEXICON_BYTES: u64 = 16 << 20;
 
 /// Options of every command that takes a text.
 #[derive(Args, Clone, Debug)]
@@ -58,16 +60,7 @@ impl TextArgs {
             (None, Some("-")) => (Box::new(std::io::stdin()), Path::new("stdin")),
             (None, text) => return Ok(text.unwrap_or_default().to_owned()),
         };
-        let mut bytes = Vec::new();
-        source.take(LONGEST_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(Error::io("read", name))?;
-        if bytes.len() as u64 > LONGEST_TEXT_BYTES {
-            let message = format!("{} is longer than {LONGEST_TEXT_BYTES} bytes; split it", name.display());
-            return Err(Error::input("text", message));
-        }
-        String::from_utf8(bytes).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
-            Error::invalid(name.display(), format!("byte {at}"), "UTF-8 text", "another encoding")
-        })
+        read_utf8(source, name, "text", LONGEST_TEXT_BYTES)
     }
 
     /// The file the text is read from.
@@ -96,10 +89,24 @@ impl TextArgs {
 /// Reads a lexicon file.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Invalid`] naming the line.
+/// [`Error::Io`]; [`Error::Input`] for more than 16 MiB; [`Error::Invalid`] naming the line.
 pub(super) fn read_lexicon(path: &Path) -> Result<Lexicon> {
-    let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+    let file = std::fs::File::open(path).map_err(Error::io("open", path))?;
+    let text = read_utf8(Box::new(file), path, "lexicon", LONGEST_LEXICON_BYTES)?;
     Lexicon::parse(&path.display().to_string(), &text)
+}
+
+/// Reads a text of so many bytes at most, whatever the source would give: a device never ends.
+fn read_utf8(source: Box<dyn Read>, name: &Path, parameter: &'static str, most: u64) -> Result<String> {
+    let mut bytes = Vec::new();
+    source.take(most + 1).read_to_end(&mut bytes).map_err(Error::io("read", name))?;
+    if bytes.len() as u64 > most {
+        return Err(Error::input(parameter, format!("{} is longer than {most} bytes; split it", name.display())));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Error::invalid(name.display(), format!("byte {at}"), "UTF-8 text", "another encoding")
+    })
 }
 
 /// Options of `text`.

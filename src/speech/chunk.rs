@@ -1,5 +1,8 @@
 //! Chunks: pieces of text short enough to be spoken well, cut where a reader would breathe.
 
+use std::ops::Range;
+use std::sync::LazyLock;
+
 use unicode_segmentation::UnicodeSegmentation;
 
 use super::clean::is_word_char;
@@ -28,8 +31,8 @@ struct Atom {
     start: usize,
     end: usize,
     seconds: f64,
-    /// 1 for a word with something to say.
-    words: usize,
+    /// 1 for a word with something to say. A byte, since a text may have a million of these.
+    words: u8,
     after: Cut,
 }
 
@@ -40,12 +43,12 @@ struct Atom {
 pub fn ranges(traced: &Traced, cap: f64) -> Vec<(usize, usize)> {
     let atoms = atoms(traced, cap);
     let mut ranges = Vec::new();
-    let mut left: usize = atoms.iter().map(|atom| atom.words).sum();
+    let mut left: usize = atoms.iter().map(|atom| usize::from(atom.words)).sum();
     let mut first = 0;
     while first < atoms.len() {
         let count = next_chunk(&atoms[first..], left, cap);
         let chunk = &atoms[first..first + count];
-        left -= chunk.iter().map(|atom| atom.words).sum::<usize>();
+        left -= chunk.iter().map(|atom| usize::from(atom.words)).sum::<usize>();
         ranges.push((chunk[0].start, chunk[count - 1].end));
         first += count;
     }
@@ -58,7 +61,7 @@ fn next_chunk(atoms: &[Atom], left: usize, cap: f64) -> usize {
     let (mut seconds, mut words, mut fits) = (0.0, 0, 0);
     for (i, atom) in atoms.iter().enumerate() {
         seconds += atom.seconds + character_seconds(' ');
-        words += atom.words;
+        words += usize::from(atom.words);
         if i > 0 && seconds > cap {
             break;
         }
@@ -83,16 +86,16 @@ fn next_chunk(atoms: &[Atom], left: usize, cap: f64) -> usize {
 fn atoms(traced: &Traced, cap: f64) -> Vec<Atom> {
     let text = &traced.text;
     let mut atoms: Vec<Atom> = Vec::new();
-    // Rewrites short enough to be kept whole. Those that a later one swallowed share its place, which may be the whole text and
-    // is measured once.
+    // Rewrites short enough are kept whole. Those that a later one swallowed share its place, which may be the whole text and
+    // is measured once; those inside one word need not be measured.
     let mut measured = (0..0, false);
-    let whole = traced.edits.iter().filter(|edit| {
-        if measured.0 != edit.at {
-            measured = (edit.at.clone(), edit.at.len() > 1 && seconds(&text[edit.at.clone()]) < cap / 2.0);
+    let mut is_whole = |at: &Range<usize>| {
+        if measured.0 != *at {
+            measured = (at.clone(), at.len() > 1 && seconds(&text[at.clone()]) < cap / 2.0);
         }
         measured.1
-    });
-    let mut whole = whole.peekable();
+    };
+    let mut edits = traced.edits.iter().peekable();
     let mut at = 0;
     for word in text.split(char::is_whitespace) {
         let (start, end) = (at, at + word.len());
@@ -104,8 +107,8 @@ fn atoms(traced: &Traced, cap: f64) -> Vec<Atom> {
             }
             continue;
         }
-        while whole.next_if(|edit| edit.at.end <= end).is_some() {}
-        let in_edit = whole.peek().is_some_and(|edit| edit.at.start < end);
+        while edits.next_if(|edit| edit.at.end <= end || edit.at.start < end && !is_whole(&edit.at)).is_some() {}
+        let in_edit = edits.peek().is_some_and(|edit| edit.at.start < end);
         let next = text[end..].trim_start().chars().next();
         let newline = text[end..].starts_with('\n');
         let after = if newline {
@@ -126,7 +129,7 @@ fn atoms(traced: &Traced, cap: f64) -> Vec<Atom> {
 /// Adds a word, in parts at the boundaries of graphemes and tags if it is too long for a chunk.
 fn push_word(atoms: &mut Vec<Atom>, text: &str, (start, end): (usize, usize), after: Cut, cap: f64) {
     let word = &text[start..end];
-    let words = usize::from(is_speakable(word));
+    let words = u8::from(is_speakable(word));
     let length = seconds(word);
     if length <= cap / 2.0 {
         return atoms.push(Atom { start, end, seconds: length, words, after });
@@ -182,7 +185,17 @@ pub fn seconds(text: &str) -> f64 {
     text.chars().map(character_seconds).sum::<f64>() + 0.5 * tags as f64
 }
 
+/// Seconds of one character. Every character of a text is asked for several times, so those of the alphabets read here are in a
+/// table.
 fn character_seconds(c: char) -> f64 {
+    const ALPHABETS: usize = 0xE00;
+    static SECONDS: LazyLock<Vec<f64>> = LazyLock::new(|| {
+        (0..ALPHABETS as u32).map(|code| char::from_u32(code).map_or(0.0, seconds_by_class)).collect()
+    });
+    SECONDS.get(c as usize).copied().unwrap_or_else(|| seconds_by_class(c))
+}
+
+fn seconds_by_class(c: char) -> f64 {
     match c {
         ',' | ';' | ':' | '،' => 0.15,
         '.' | '।' | '?' | '!' | '…' | '॥' | '؟' | '۔' | '\n' => 0.3,

@@ -185,7 +185,7 @@ fn space(input: Traced) -> Traced {
             replace_if_changed(&mut writer, at, at + run, &text[at..at + run], to, "space");
         } else if matches!(c, '।' | '?' | '!' | ',' | ';') && run > c.len_utf8() {
             writer.keep_to(at);
-            writer.replace_to(at + run, c.encode_utf8(&mut [0; 4]), "repeated stop", false);
+            writer.replace_to(at + run, &*c.encode_utf8(&mut [0; 4]), "repeated stop", false);
         }
         at += run;
     }

@@ -20,13 +20,15 @@ pub enum Piece<'a> {
 }
 
 /// Finds tags and control strings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scanner {
     tags: HashSet<String>,
     controls: HashSet<String>,
     /// Lengths of all strings above, longest first.
     lengths: Vec<usize>,
-    starts: HashSet<u8>,
+    /// First and second bytes of all strings above; a shape begins with `<`.
+    starts: [bool; 256],
+    seconds: [bool; 256],
 }
 
 impl Scanner {
@@ -38,8 +40,10 @@ impl Scanner {
         let mut lengths: Vec<usize> = all().map(String::len).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
         lengths.dedup();
-        let starts = all().filter_map(|s| s.bytes().next()).chain([b'<']).collect();
-        Scanner { tags, controls, lengths, starts }
+        let nth = |n: usize| all().filter_map(move |s| s.bytes().nth(n));
+        let seconds = if lengths.last() == Some(&1) { [true; 256] } else { byte_set(nth(1)) };
+        let starts = byte_set(nth(0).chain([b'<']));
+        Scanner { tags, controls, lengths, starts, seconds }
     }
 
     /// Splits the text, in order and without loss. Linear: at each position a bounded number of bytes is looked at.
@@ -67,10 +71,11 @@ impl Scanner {
     }
 
     fn at<'a>(&self, text: &'a str, at: usize) -> Option<Piece<'a>> {
-        if !self.starts.contains(&text.as_bytes()[at]) {
+        if !self.starts[usize::from(text.as_bytes()[at])] {
             return None;
         }
-        for length in &self.lengths {
+        let listed = text.as_bytes().get(at + 1).is_none_or(|second| self.seconds[usize::from(*second)]);
+        for length in self.lengths.iter().filter(|_| listed) {
             let Some(candidate) = text.get(at..at + length) else { continue };
             if self.tags.contains(candidate) {
                 return Some(Piece::Tag(candidate));
@@ -83,6 +88,12 @@ impl Scanner {
     }
 }
 
+fn byte_set(bytes: impl Iterator<Item = u8>) -> [bool; 256] {
+    let mut set = [false; 256];
+    bytes.for_each(|byte| set[usize::from(byte)] = true);
+    set
+}
+
 /// Length of a control string of a well-known shape at the start of the text, whether the tokenizer has it or not:
 /// `<|name|>`, `<s>`, `</s>`, a unit `<12_3>`, or the `<description=…>` of the prompt template.
 fn control_shape(text: &str) -> Option<usize> {
@@ -92,6 +103,13 @@ fn control_shape(text: &str) -> Option<usize> {
             return Some(1 + literal.len());
         }
     }
+    // Every other shape is told from its first character, before its end is looked for.
+    if !inside.starts_with(|c: char| matches!(c, '|' | 'd' | 'D') || c.is_ascii_digit()) {
+        return None;
+    }
+    if inside.starts_with(|c: char| c.is_ascii_digit()) {
+        return unit_length(inside).map(|length| 1 + length);
+    }
     let window = &inside.as_bytes()[..inside.len().min(LONGEST_SHAPE)];
     let close = window.iter().position(|&b| b == b'>');
     const DESCRIPTION: &str = "description=";
@@ -100,12 +118,17 @@ fn control_shape(text: &str) -> Option<usize> {
     }
     let name = &inside[..close?];
     let piped = name.len() > 2 && name.starts_with('|') && name.ends_with('|');
-    let unit = name.split_once('_').is_some_and(|(code, q)| is_number(code) && is_number(q));
-    (piped || unit).then_some(name.len() + 2)
+    piped.then_some(name.len() + 2)
 }
 
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+/// Length of `12_3>` at the start of a text.
+fn unit_length(text: &str) -> Option<usize> {
+    let window = &text.as_bytes()[..text.len().min(LONGEST_SHAPE)];
+    let number = |from: usize| window[from..].iter().take_while(|b| b.is_ascii_digit()).count();
+    let code = number(0);
+    let q = window.get(code).filter(|b| **b == b'_').map(|_| number(code + 1))?;
+    let end = code + 1 + q;
+    (code > 0 && q > 0 && window.get(end) == Some(&b'>')).then_some(end + 1)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::clean::is_word_char;
+use super::clean::{self, is_word_char};
 use crate::error::{Error, Result};
 
 /// Longest word or phrase accepted, in characters: bounds what is compared at each word.
@@ -45,14 +45,18 @@ impl Lexicon {
 
     /// Adds an entry; an earlier one of the same word goes. The error says what is wrong with it.
     pub(super) fn insert(&mut self, word: &str, spoken: &str) -> std::result::Result<(), String> {
-        let composed = |text: &str| text.trim().nfc().collect::<String>();
-        let (word, spoken) = (composed(word), composed(spoken));
-        for (name, text, most) in [("word", &word, LONGEST_ENTRY), ("spoken form", &spoken, LONGEST_SPOKEN)] {
+        let (word, spoken) = (word.trim().nfc().collect::<String>(), spoken.trim());
+        let too_long = |name: &str, text: &str, most: usize| {
             let length = text.chars().count();
-            if length > most {
-                return Err(format!("a {name} of {length} characters (at most {most} are accepted)"));
-            }
+            (length > most).then(|| format!("a {name} of {length} characters (at most {most} are accepted)"))
+        };
+        if let Some(found) =
+            too_long("word", &word, LONGEST_ENTRY).or_else(|| too_long("spoken form", spoken, LONGEST_SPOKEN))
+        {
+            return Err(found);
         }
+        // What is spoken goes into a text that is cleaned already: control characters and control strings end here.
+        let spoken = clean::clean(spoken, false).text.trim().to_owned();
         let first = word.chars().next().ok_or("a word of 0 characters")?;
         let lengths = self.lengths.entry(first).or_default();
         if !lengths.contains(&word.len()) {
@@ -92,6 +96,13 @@ mod tests {
         assert_eq!(lexicon.find(text, 0), Some((9, "आई आई टी दिल्ली")));
         assert_eq!(lexicon.find(text, 11), None);
         assert_eq!(lexicon.find(text, 17), Some((20, "U P I")));
+    }
+
+    #[test]
+    fn spoken_forms_are_cleaned_as_texts_are() {
+        let lexicon = Lexicon::parse("lexicon.txt", "x → <audio>o\u{0} k</audio> <laugh>\ny → <|end|>").unwrap();
+        assert_eq!(lexicon.find("x y", 0), Some((1, "o k <laugh>")));
+        assert_eq!(lexicon.find("x y", 2), Some((3, "")));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 mod chunk;
 mod clean;
 mod control;
+mod detect;
 mod fields;
 mod lang;
 mod lexicon;

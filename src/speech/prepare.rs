@@ -10,6 +10,7 @@ use super::lang::Lang;
 use super::lexicon::Lexicon;
 use super::read::{self, Manner};
 use super::style::Pace;
+use super::trace::Edit;
 use super::{chunk, is_speakable};
 use crate::error::{Error, Result};
 
@@ -118,20 +119,32 @@ pub fn prepare(text: &str, options: &Options) -> Prepared {
     let cap = if valid { options.chunk_seconds } else { DEFAULT_CHUNK_SECONDS };
     let stretch = stretch(options.pace);
     let ranges = chunk::ranges(&spoken, cap / stretch);
-    let mut edits = spoken.edits.into_iter().peekable();
+    let mut edits = spoken.edits.into_iter();
     let mut chunks = Vec::with_capacity(ranges.len());
     for (i, (start, end)) in ranges.iter().enumerate() {
         // Edits between two chunks go with the earlier, those after the last with the last.
         let limit = ranges.get(i + 1).map_or(usize::MAX, |(next, _)| *next);
-        let mut rewrites = Vec::new();
-        while let Some(edit) = edits.next_if(|edit| edit.at.start < limit) {
-            rewrites.push(Rewrite { rule: edit.rule, from: edit.from, to: edit.to });
-        }
-        let text = spoken.text[*start..*end].split_whitespace().collect::<Vec<_>>().join(" ");
+        let left = edits.as_slice();
+        let count = left.iter().position(|edit| edit.at.start >= limit).unwrap_or(left.len());
+        let rewrite = |edit: Edit| Rewrite { rule: edit.rule, from: edit.from, to: edit.to };
+        let rewrites = edits.by_ref().take(count).map(rewrite).collect();
+        let text = single_spaced(&spoken.text[*start..*end]);
         let seconds = (chunk::seconds(&text) * stretch * 100.0).round() / 100.0;
         chunks.push(Chunk { text, seconds, rewrites });
     }
     Prepared { chunks }
+}
+
+/// The words of a text with one space between.
+fn single_spaced(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        out.push_str(word);
+    }
+    out
 }
 
 /// How much longer than at a steady pace a text lasts; measured with the demonstration voices.

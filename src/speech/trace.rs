@@ -67,9 +67,9 @@ impl<'a> Writer<'a> {
     }
 
     /// Puts `to` in the place of the input up to `end`. Neighbouring edits of one rule become one when `merge` is set.
-    pub fn replace_to(&mut self, end: usize, to: &str, rule: &'static str, merge: bool) {
-        let start = self.out.text.len();
-        self.out.text.push_str(to);
+    pub fn replace_to(&mut self, end: usize, to: impl Into<CompactString>, rule: &'static str, merge: bool) {
+        let (start, to) = (self.out.text.len(), to.into());
+        self.out.text.push_str(&to);
         let at = start..self.out.text.len();
         let from = &self.input[self.pos..end];
         // What earlier rules did in here comes first.
@@ -77,16 +77,17 @@ impl<'a> Writer<'a> {
         match self.out.edits.last_mut() {
             Some(last) if merge && last.rule == rule && last.at.end == start => {
                 last.from.push_str(from);
-                last.to.push_str(to);
+                last.to.push_str(&to);
                 last.at.end = at.end;
             }
-            _ => self.out.edits.push(Edit { at, from: from.into(), to: to.into(), rule }),
+            _ => self.out.edits.push(Edit { at, from: from.into(), to, rule }),
         }
         self.pos = end;
     }
 
     /// Puts a word in the place of the input up to `end`, with a space where it would touch a letter or digit.
-    pub fn speak_to(&mut self, end: usize, words: &str, rule: &'static str) {
+    pub fn speak_to(&mut self, end: usize, words: impl Into<CompactString>, rule: &'static str) {
+        let words = words.into();
         let touches = |c: Option<char>| c.is_some_and(|c| is_word_char(c) || is_spoken(c));
         let before = touches(self.out.text.chars().next_back()) && touches(words.chars().next());
         let after = touches(words.chars().next_back()) && touches(self.input[end..].chars().next());

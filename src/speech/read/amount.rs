@@ -1,5 +1,7 @@
 //! A number as it is written: digits, their grouping, and the fraction.
 
+use compact_str::CompactString;
+
 use super::super::lang::{Lang, Say};
 use super::super::number;
 use super::{Kind, Text};
@@ -11,9 +13,9 @@ const MOST_GROUPS: usize = 9;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amount {
     /// ASCII digits of the whole part, commas removed.
-    pub whole: String,
+    pub whole: CompactString,
     /// ASCII digits after the point; empty if there is none.
-    pub fraction: String,
+    pub fraction: CompactString,
     /// Whether commas grouped it.
     pub grouped: bool,
     /// Token after it.
@@ -87,16 +89,16 @@ impl Text<'_> {
         let mut end = i + 1;
         let groups = self.comma_groups(i);
         let grouped = groups > 1;
-        let mut whole = self.digits(i);
+        let mut whole = CompactString::from(self.digits(i));
         if grouped {
             end = i + 2 * groups - 1;
-            whole.extend((1..groups).map(|k| self.digits(i + 2 * k)));
+            (1..groups).for_each(|k| whole.push_str(&self.digits(i + 2 * k)));
         }
-        let mut fraction = String::new();
+        let mut fraction = CompactString::default();
         // Two points are a version or a date, not a fraction.
         if self.is_sign(end, '.') && self.is_digits(end + 1) && !(self.is_sign(end + 2, '.') && self.is_digits(end + 3))
         {
-            fraction = self.digits(end + 1);
+            fraction = self.digits(end + 1).into();
             end += 2;
         }
         Some(Amount { whole, fraction, grouped, end })

@@ -2,6 +2,7 @@
 
 use super::super::lang::{Lang, Say};
 use super::super::number;
+use super::amount::Amount;
 use super::{Kind, Reading, Text};
 
 /// Tokens behind a sign in which an equals sign is looked for.
@@ -14,7 +15,13 @@ const ATTACKS: &[&str] =
     &["हमला", "हमले", "हमलों", "धमाका", "धमाके", "attack", "attacks", "blast", "blasts", "hamla", "hamle"];
 
 /// What a rate counts by: as written, then in Hindi, English and romanised Hindi.
-const RATES: [(&[&str], [&str; 3]); 7] = [
+const RATES: [(&[&str], [&str; 3]); 13] = [
+    (&["लीटर", "litre", "liter"], ["लीटर", "litre", "liter"]),
+    (&["किलो", "kilo"], ["किलो", "kilo", "kilo"]),
+    (&["रात", "night"], ["रात", "night", "raat"]),
+    (&["पीस", "piece", "pc", "pcs"], ["पीस", "piece", "piece"]),
+    (&["प्लेट", "plate"], ["प्लेट", "plate", "plate"]),
+    (&["मिनट", "minute"], ["मिनट", "minute", "minute"]),
     (&["माह", "महीना", "महीने", "month", "mo", "mahina", "maah"], ["माह", "month", "maah"]),
     (&["दिन", "day", "din"], ["दिन", "day", "din"]),
     (&["वर्ष", "साल", "year", "annum", "saal"], ["वर्ष", "year", "saal"]),
@@ -26,8 +33,10 @@ const RATES: [(&[&str], [&str; 3]); 7] = [
 
 impl Text<'_> {
     /// `24x7` whole, of `10x12` and `2x3x4` a number with the `by` behind it; at the digits.
-    pub(super) fn crossed(&self, i: usize) -> Option<Reading> {
-        let first = self.amount(i).filter(|first| first.whole != "0")?;
+    pub(super) fn crossed(&self, i: usize, first: &Amount) -> Option<Reading> {
+        if first.whole == "0" {
+            return None;
+        }
         let spaced = self.is_space(first.end);
         let cross = self.past_space(first.end);
         let sign = self.is_sign(cross, '×');

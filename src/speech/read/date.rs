@@ -119,7 +119,13 @@ impl Text<'_> {
         }
         let month = tables::month(self.word(at))?;
         let day = if suffix { english_ordinal(lang, day) } else { number::cardinal(lang, day.into()) };
-        let (year, end) = self.year_after_month(at + 1, hyphen, lang);
+        // Bank messages write `05Mar24` and `05MAR2024` in one.
+        let solid = at == i + 1 && self.value(at + 1).filter(|_| matches!(self.digit_count(at + 1), 2 | 4)).is_some();
+        let (year, end) = match self.value(at + 1).filter(|_| solid) {
+            Some(year) if year < 100 => (format!(" {}", year_words(lang, full_year(year))), at + 2),
+            Some(year) if YEARS.contains(&year) => (format!(" {}", year_words(lang, year)), at + 2),
+            _ => self.year_after_month(at + 1, hyphen, lang),
+        };
         let of = if of && lang == Lang::English { "of " } else { "" };
         Reading::new(end, format!("{day} {of}{}{year}", lang.month(month)), "date")
     }
@@ -133,15 +139,17 @@ impl Text<'_> {
 
     /// `15/08 को`, `on 15/08`: a day and a month only where a word says so.
     fn short_date(&self, i: usize) -> Option<Reading> {
-        let slash = self.is_sign(i + 1, '/') && !self.is_sign(i + 3, '/');
+        if !self.is_sign(i + 1, '/') || self.is_sign(i + 3, '/') {
+            return None;
+        }
         let (day, month) = (self.value(i)?, self.value(i + 2)?);
         let valid = (1..=31).contains(&day)
             && (1..=12).contains(&month)
             && self.digit_count(i) <= 2
             && self.digit_count(i + 2) == 2;
         let lang = self.lang(i);
-        let words = format!("{} {}", number::cardinal(lang, day.into()), lang.month(month as usize));
-        (slash && valid && self.says_date(i, i + 3)).then(|| Reading::new(i + 3, words, "date")).flatten()
+        let words = || format!("{} {}", number::cardinal(lang, day.into()), lang.month(month as usize));
+        (valid && self.says_date(i, i + 3)).then(|| Reading::new(i + 3, words(), "date")).flatten()
     }
 
     /// `August 15, 1947`, `अगस्त 2026`, `Mar 5`; at the month.
@@ -211,10 +219,23 @@ impl Text<'_> {
         let decade = matches!(after, "के" | "ke") && matches!(self.word(after_at + 2), "दशक" | "dashak");
         let english = matches!(before, "in" | "In" | "of" | "from" | "From" | "before" | "after") && modern;
         let says = BEFORE_YEAR.contains(&before) || AFTER_YEAR.contains(&after) || tables::month(before).is_some();
+        let event = lang == Lang::English && modern && self.follows_event(i);
         let parenthesis = i > 0 && self.is_sign(i - 1, '(') && self.is_sign(i + 1, ')');
-        (says || from_to || decade || whose || english || parenthesis)
+        (says || from_to || decade || whose || english || event || parenthesis)
             .then(|| Reading::new(i + 1, year_words(lang, year), "year"))
             .flatten()
+    }
+
+    /// `World Cup 2024`: right behind a capitalised word, at the end of what is said or before a word such as `in`.
+    fn follows_event(&self, i: usize) -> bool {
+        const GOES_ON: &str = "in at on is was will has had have and to for from";
+        let name =
+            i >= 2 && self.is_space(i - 1) && self.is_latin(i - 2) && self.word(i - 2).starts_with(char::is_uppercase);
+        let ends =
+            matches!(self.kind(i + 1), None | Some(Kind::Break | Kind::Sign('.' | ',' | ')' | ';' | '?' | '!' | ':')));
+        let goes_on = GOES_ON.split(' ').any(|word| word == self.next_word(i + 1).1);
+        let counted = super::strings::counts_amounts(self.word(i.saturating_sub(2)));
+        name && !counted && (ends || goes_on) && self.word(i - 2).len() > 1
     }
 
     /// `'24`, `batch of ’98`: two digits behind an apostrophe that opens nothing; at the apostrophe.

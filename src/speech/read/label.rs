@@ -44,8 +44,7 @@ fn label_number(lang: Lang, digits: &str) -> String {
 
 impl Text<'_> {
     /// A number with letters behind it: `5k`, `10Cr`, `5G`, `2BHK`.
-    pub(super) fn letters_after(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
+    pub(super) fn letters_after(&self, i: usize, amount: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
         if let (at, "cr" | "Cr" | "CR") = self.next_word(amount.end) {
             return Reading::new(at + 1, format!("{} {}", amount.say(lang), lang.say(Say::Crore)), "scale");
@@ -57,8 +56,8 @@ impl Text<'_> {
         let scale = match letters {
             "k" | "K" => Some(Say::Thousand),
             "L" | "lakh" | "lac" => Some(Say::Lakh),
-            "M" if self.is_count(i, &amount) => Some(Say::Million),
-            "B" if self.is_count(i, &amount) => Some(Say::Billion),
+            "M" if self.is_count(i, amount) => Some(Say::Million),
+            "B" if self.is_count(i, amount) => Some(Say::Billion),
             "mn" | "Mn" => Some(Say::Million),
             "bn" | "Bn" => Some(Say::Billion),
             _ => None,
@@ -71,7 +70,11 @@ impl Text<'_> {
         if let Some(scale) = scale {
             return Reading::new(amount.end + 1, format!("{} {}", amount.say(lang), lang.say(scale)), "scale");
         }
-        let short = letters.len() <= 4 && letters.bytes().all(|b| b.is_ascii_uppercase());
+        if let Some(flight) = self.flight(i) {
+            return Some(flight);
+        }
+        let short = (letters.len() <= 4 || self.is_digits(amount.end + 1) && letters.len() <= 6)
+            && letters.bytes().all(|b| b.is_ascii_uppercase());
         // More digits behind the letters make an identifier: the digits of both sides are read one by one.
         let identifier = self.is_digits(amount.end + 1) || amount.whole.len() > 4;
         let number = match (identifier, short && amount.fraction.is_empty()) {
@@ -81,6 +84,23 @@ impl Text<'_> {
         };
         let letters = if short { tables::spell(lang, letters) } else { letters.to_owned() };
         Reading::new(amount.end + 1, format!("{number} {letters}"), "letters and digits")
+    }
+
+    /// `6E 2134` beside a word for a flight: the airline and the number, digit by digit.
+    fn flight(&self, i: usize) -> Option<Reading> {
+        const FLIGHTS: &[&str] = &["flight", "Flight", "फ़्लाइट", "फ्लाइट", "उड़ान"];
+        let number = self.past_space(i + 2);
+        let airline = self.digit_count(i) == 1 && self.is_capital_word(i + 1) && self.str(i + 1).len() == 1;
+        let after = self.next_word(number + 1).1;
+        let named = FLIGHTS.contains(&self.previous_word(i).1) || FLIGHTS.contains(&after);
+        if !airline || !named || !(3..=4).contains(&self.digit_count(number)) {
+            return None;
+        }
+        let lang = self.lang(i);
+        let letters = tables::spell(lang, self.str(i + 1));
+        let words =
+            format!("{} {letters} {}", label_number(lang, &self.digits(i)), number::digits(lang, &self.digits(number)));
+        Reading::new(number + 1, words, "letters and digits")
     }
 
     /// Whether a letter behind a number scales it, as in `2M views`, and is not that of a name, as in `Flat 5B`.
@@ -108,7 +128,8 @@ impl Text<'_> {
         ];
         let before = self.previous_word(i).1;
         let named = before.len() <= 40 && NAMED.contains(&before.to_lowercase().as_str());
-        !named && (!amount.fraction.is_empty() || !self.next_word(amount.end + 1).1.is_empty())
+        let more = self.is_sign(amount.end + 1, '+');
+        !named && (!amount.fraction.is_empty() || more || !self.next_word(amount.end + 1).1.is_empty())
     }
 
     /// Letters with digits right behind them: `T20`, `NH44`, `SBIN0001234`, `COVID-19`; at the letters.

@@ -3,10 +3,12 @@
 //! The text is a row of tokens. At each token the readers are asked in turn; the first that knows what begins there says
 //! how many tokens it takes and what they sound like. Each looks at a bounded number of tokens, so the whole is linear.
 
+mod account;
 mod amount;
 mod compound;
 mod date;
 mod height;
+mod initials;
 mod label;
 mod money;
 mod numeral;
@@ -20,6 +22,12 @@ mod words;
 
 pub use tables::abbreviation_before;
 
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use compact_str::CompactString;
+
+use super::detect;
 use super::lang::{Lang, Script, digit_value};
 use super::lexicon::Lexicon;
 use super::scan::{self, Kind, Token};
@@ -33,13 +41,13 @@ struct Reading {
     /// Token after the last one taken.
     end: usize,
     /// How it is said.
-    words: String,
+    words: CompactString,
     /// Name of the rule.
     rule: &'static str,
 }
 
 impl Reading {
-    fn new(end: usize, words: impl Into<String>, rule: &'static str) -> Option<Reading> {
+    fn new(end: usize, words: impl Into<CompactString>, rule: &'static str) -> Option<Reading> {
         Some(Reading { end, words: words.into(), rule })
     }
 }
@@ -65,16 +73,16 @@ pub fn read(input: Traced, manner: Manner) -> Traced {
     let tokens = scan::tokens(&written);
     let langs = match manner.language {
         Some(lang) => vec![lang; tokens.len()],
-        None => scan::languages(&written, &tokens, manner.fallback),
+        None => detect::languages(&written, &tokens, manner.fallback),
     };
-    let text = Text { text: &written, tokens, langs, manner };
+    let text = Text { text: &written, tokens, langs, manner, address_run: Cell::default() };
     let mut writer = Writer::new(&written, edits);
     let mut i = 0;
     while i < text.tokens.len() {
         match text.read(i) {
             Some(reading) => {
                 writer.keep_to(text.tokens[i].start);
-                writer.speak_to(text.tokens[reading.end - 1].end, &reading.words, reading.rule);
+                writer.speak_to(text.tokens[reading.end - 1].end, reading.words, reading.rule);
                 i = reading.end;
             }
             None => i += 1,
@@ -89,6 +97,8 @@ struct Text<'a> {
     tokens: Vec<Token>,
     langs: Vec<Lang>,
     manner: Manner<'a>,
+    /// The row of tokens that could be an address, asked for last.
+    address_run: Cell<web::AddressRun>,
 }
 
 impl Text<'_> {
@@ -112,39 +122,45 @@ impl Text<'_> {
         })
     }
 
+    /// The number is parsed once and shared by all rules that read it whole.
     fn digits_reading(&self, i: usize) -> Option<Reading> {
+        let amount = self.amount(i)?;
         self.date(i)
-            .or_else(|| self.crossed(i))
-            .or_else(|| self.power(i))
+            .or_else(|| self.crossed(i, &amount))
+            .or_else(|| self.power_of_number(i, &amount))
             .or_else(|| self.hours_and_minutes(i))
             .or_else(|| self.time(i))
             .or_else(|| self.clock_hours(i))
             .or_else(|| self.digit_string(i))
             .or_else(|| self.year_range(i))
-            .or_else(|| self.money_after(i))
+            .or_else(|| self.money_after(i, &amount))
             .or_else(|| self.decade(i))
             .or_else(|| self.ordinal(i))
             .or_else(|| self.fraction(i))
             .or_else(|| self.year(i))
             .or_else(|| self.version(i))
             .or_else(|| self.duration(i))
-            .or_else(|| self.measure(i))
-            .or_else(|| self.letters_after(i))
-            .or_else(|| self.plain_number(i))
+            .or_else(|| self.measure(i, &amount))
+            .or_else(|| self.letters_after(i, &amount))
+            .or_else(|| self.plain_number(i, &amount))
     }
 
     fn word_reading(&self, i: usize) -> Option<Reading> {
         self.money_before(i)
             .or_else(|| self.month_first(i))
             .or_else(|| self.plate(i))
-            .or_else(|| self.power(i))
+            .or_else(|| self.power_of_letter(i))
             .or_else(|| self.account_or_cooler(i))
+            .or_else(|| self.masked(i))
+            .or_else(|| self.calendar_range(i))
             .or_else(|| self.saint_or_street(i))
             .or_else(|| self.abbreviation(i))
+            .or_else(|| self.initials(i))
             .or_else(|| self.roman(i))
             .or_else(|| self.financial_year(i))
             .or_else(|| self.digits_after(i))
             .or_else(|| self.acronym(i))
+            .or_else(|| self.pi(i))
     }
 
     fn kind(&self, i: usize) -> Option<Kind> {
@@ -210,11 +226,12 @@ impl Text<'_> {
     }
 
     /// ASCII digits of a token; empty if it has none.
-    fn digits(&self, i: usize) -> String {
-        if !self.is_digits(i) {
-            return String::new();
+    fn digits(&self, i: usize) -> Cow<'_, str> {
+        let digits = if self.is_digits(i) { self.str(i) } else { "" };
+        match digits.is_ascii() {
+            true => Cow::Borrowed(digits),
+            false => digits.chars().filter_map(digit_value).map(|value| char::from(b'0' + value)).collect(),
         }
-        self.str(i).chars().filter_map(digit_value).map(|value| char::from(b'0' + value)).collect()
     }
 
     /// Number of digits of a token.
@@ -229,7 +246,7 @@ impl Text<'_> {
     /// Value of a short run of digits.
     fn value(&self, i: usize) -> Option<u64> {
         let short = (1..=18).contains(&self.digit_count(i));
-        short.then(|| self.str(i).chars().filter_map(digit_value).fold(0, |n, digit| 10 * n + u64::from(digit)))
+        short.then(|| self.digits(i).bytes().fold(0, |n, digit| 10 * n + u64::from(digit - b'0')))
     }
 
     /// Whether a token touches the one before it, with neither space nor line end between.

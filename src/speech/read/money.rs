@@ -1,5 +1,7 @@
 //! Money: amount first, unit last, nothing lost of the fraction.
 
+use compact_str::CompactString;
+
 use super::super::lang::{Lang, Say};
 use super::super::number;
 use super::amount::Amount;
@@ -169,11 +171,10 @@ impl Text<'_> {
     }
 
     /// `500 रु.`, `123.57 रुपये`, `500/-`, `5 करोड़ डॉलर`; at the digits.
-    pub(super) fn money_after(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
+    pub(super) fn money_after(&self, i: usize, amount: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
         if self.is_sign(amount.end, '/') && self.is_hyphen(amount.end + 1) && !self.is_digits(amount.end + 2) {
-            let (words, end) = self.money(lang, &CURRENCIES[0], &amount);
+            let (words, end) = self.money(lang, &CURRENCIES[0], amount);
             return Reading::new(end, words, "money");
         }
         let (_, mark) = self.scales(amount.end, false);
@@ -186,7 +187,7 @@ impl Text<'_> {
             (None, Some(found)) if amount.fraction.len() == 2 && mark == amount.end => found,
             _ => return None,
         };
-        let (words, end) = self.money(lang, currency, &amount);
+        let (words, end) = self.money(lang, currency, amount);
         Reading::new(end, self.with_country(lang, words, at), "money")
     }
 
@@ -274,20 +275,18 @@ impl Text<'_> {
         }
     }
 
-    /// `₹50/kg` → `… प्रति किलोग्राम`.
-    fn per(&self, lang: Lang, words: String, end: usize) -> (String, usize) {
+    /// `₹50/kg` → `… प्रति किलोग्राम`, `180 mg/dL`.
+    pub(super) fn per(&self, lang: Lang, words: String, end: usize) -> (String, usize) {
         if let Some(rate) = self.is_sign(end, '/').then(|| self.rate(lang, end + 1)).flatten() {
             return (format!("{words} {rate}"), end + 2);
         }
         let found = self.is_sign(end, '/').then(|| self.unit_at(end + 1)).flatten();
         match found.and_then(|(after, unit)| Some((after, unit.say(lang, true)?))) {
             Some((after, unit)) => {
-                let per = if lang == Lang::English {
-                    "per"
-                } else if lang.is_latin() {
-                    "prati"
-                } else {
-                    "प्रति"
+                let per = match lang {
+                    Lang::English => "per",
+                    Lang::RomanHindi => "prati",
+                    _ => "प्रति",
                 };
                 (format!("{words} {per} {unit}"), after)
             }
@@ -312,11 +311,10 @@ impl Text<'_> {
 /// Amount with hundredths: `… रुपये … पैसे`.
 fn with_parts(lang: Lang, currency: &Currency, part: (Say, Say), amount: &Amount) -> String {
     let hundredths = match amount.fraction.as_str() {
-        tenths if tenths.len() == 1 => format!("{tenths}0"),
-        hundredths => hundredths.to_owned(),
+        tenths if tenths.len() == 1 => 10 * tenths.parse::<u128>().unwrap_or(0),
+        hundredths => hundredths.parse::<u128>().unwrap_or(0),
     };
-    let hundredths = hundredths.parse::<u128>().unwrap_or(0);
-    let whole = Amount { fraction: String::new(), ..amount.clone() };
+    let whole = Amount { fraction: CompactString::default(), ..amount.clone() };
     let major =
         format!("{} {}", whole.say_counting(lang), lang.say(if whole.is_one() { currency.one } else { currency.many }));
     let minor =

@@ -2,8 +2,11 @@
 
 use super::super::lang::{Lang, Say, Script};
 use super::super::number;
-use super::amount::quarters_in_hindi;
-use super::{Kind, Reading, Text};
+use super::amount::{Amount, quarters_in_hindi};
+use super::{Kind, Reading, Text, tables};
+
+/// Tokens on either side of a score in which a word of cricket is looked for, doubled for the spaces.
+const NEAR: usize = 12;
 
 /// The first Hindi ordinals with the endings of gender and case: masculine, feminine, oblique.
 const HINDI_ORDINALS: [(u64, [&str; 3]); 5] = [
@@ -85,33 +88,71 @@ impl Text<'_> {
         if let Some(Kind::Sign(c)) = self.kind(sign)
             && let Some(words) = vulgar(lang, Some(whole), c)
         {
-            return Reading::new(sign + 1, words, "fraction");
+            return self.fraction_of_unit(sign + 1, words);
         }
         if self.is_space(i + 1)
             && let Some((top, bottom, end)) = self.slashed(i + 2)
             && let Some(c) = vulgar_sign(top, bottom)
         {
-            return vulgar(lang, Some(whole), c).and_then(|words| Reading::new(end, words, "fraction"));
+            return vulgar(lang, Some(whole), c).and_then(|words| self.fraction_of_unit(end, words));
         }
         let (top, bottom, end) = self.slashed(i)?;
-        let words = match vulgar_sign(top, bottom).and_then(|c| vulgar(lang, None, c)) {
-            Some(words) => words,
-            None => {
-                let over = match lang {
-                    Lang::Hindi | Lang::Marathi => "बटा",
-                    Lang::RomanHindi => "bata",
-                    Lang::English => "by",
-                    other => other.say(Say::DividedBy),
-                };
-                let say = |n: u64| number::cardinal(lang, n.into());
-                if self.is_known_day(top, bottom, end) {
-                    format!("{} {}", say(top), say(bottom))
-                } else {
-                    format!("{} {over} {}", say(top), say(bottom))
-                }
-            }
-        };
-        Reading::new(end, words, "fraction")
+        if let Some(words) = vulgar_sign(top, bottom).and_then(|c| vulgar(lang, None, c)) {
+            return self.fraction_of_unit(end, words);
+        }
+        let say = |n: u64| number::cardinal(lang, n.into());
+        let (top_words, bottom_words) = (say(top), say(bottom));
+        if self.is_innings(i, top, bottom) {
+            let for_wickets = match lang {
+                Lang::English => "for",
+                Lang::RomanHindi => "par",
+                _ => "पर",
+            };
+            return Reading::new(end, format!("{top_words} {for_wickets} {bottom_words}"), "score");
+        }
+        let over = if self.is_known_day(top, bottom, end) { "" } else { over(lang) };
+        Reading::new(end, [top_words.as_str(), over, &bottom_words].join(" ").replace("  ", " "), "fraction")
+    }
+
+    /// `356/7` near words of cricket: runs for wickets.
+    fn is_innings(&self, i: usize, runs: u64, wickets: u64) -> bool {
+        const CRICKET: &[&str] = &[
+            "रन",
+            "रनों",
+            "विकेट",
+            "ओवर",
+            "ओवरों",
+            "पारी",
+            "run",
+            "runs",
+            "wickets",
+            "wicket",
+            "overs",
+            "over",
+            "innings",
+            "scored",
+            "scoring",
+            "ov",
+            "batting",
+            "Wickets",
+            "Overs",
+        ];
+        let lang = self.lang(i);
+        let near = i.saturating_sub(2 * NEAR)..(i + 2 * NEAR).min(self.tokens.len());
+        (lang == Lang::English || lang.is_hindi())
+            && runs > wickets
+            && wickets <= 10
+            && near.into_iter().any(|at| CRICKET.contains(&self.word(at)))
+    }
+
+    /// A fraction with the unit behind it, if there is one: `1/2 kg`.
+    fn fraction_of_unit(&self, end: usize, words: String) -> Option<Reading> {
+        let lang = self.lang(end - 1);
+        let unit = self.unit_at(self.past_space(end)).filter(|(_, unit)| !unit.is_percent());
+        match unit.and_then(|(after, unit)| Some((after, unit.say(lang, words == "half" || !lang.is_latin())?))) {
+            Some((after, unit)) => Reading::new(after, format!("{words} {unit}"), "fraction"),
+            None => Reading::new(end, words, "fraction"),
+        }
     }
 
     /// Two short numbers with a slash between, and the token after them.
@@ -122,20 +163,26 @@ impl Text<'_> {
     }
 
     /// A number with a unit: `5 kg`, `37.5°C`, `12 %`, `5'10"`.
-    pub(super) fn measure(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
+    pub(super) fn measure(&self, i: usize, amount: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
         if let Some(reading) = self.feet_and_inches(i) {
             return Some(reading);
         }
         let at = self.past_space(amount.end);
-        let (end, unit) = self.unit_at(at)?;
+        let (end, unit) = self.unit_at(at).or_else(|| self.joined_unit(amount.end))?;
         // `5 L` across a space and `5 m` are measures; a capital word's first letter is not (`find` checks the word's end).
         let end = if self.is_sign(end - 1, '.') && self.sentence_ends(end - 1) { end - 1 } else { end };
         let name = if unit.is_percent() { lang.say(Say::Percent) } else { unit.say(lang, amount.is_one())? };
         let number = if self.manner.short_forms { amount.say_short(lang) } else { amount.say(lang) };
         let rule = if unit.is_percent() { "percent" } else { "unit" };
-        Reading::new(end, format!("{number} {name}"), rule)
+        let (words, end) = self.per(lang, format!("{number} {name}"), end);
+        Reading::new(end, words, rule)
+    }
+
+    /// The unit of `2-min`, `5-km`: two letters at least behind a hyphen.
+    fn joined_unit(&self, end: usize) -> Option<(usize, &'static tables::Unit)> {
+        let joined = self.is_hyphen(end) && self.is_latin(end + 1) && self.str(end + 1).len() > 1;
+        joined.then(|| self.unit_at(end + 1))?
     }
 
     /// `3.10.2` and longer: a version or an address, read part by part.
@@ -158,8 +205,7 @@ impl Text<'_> {
     }
 
     /// Everything else: a cardinal or a decimal.
-    pub(super) fn plain_number(&self, i: usize) -> Option<Reading> {
-        let amount = self.amount(i)?;
+    pub(super) fn plain_number(&self, i: usize, amount: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
         let number = if self.manner.short_forms { amount.say_short(lang) } else { amount.say(lang) };
         Reading::new(amount.end, number, if amount.fraction.is_empty() { "cardinal" } else { "decimal" })
@@ -174,6 +220,16 @@ fn ordinal_ending(n: u64) -> &'static str {
         (2, _) => "nd",
         (3, _) => "rd",
         _ => "th",
+    }
+}
+
+/// What stands between the parts of a fraction.
+pub fn over(lang: Lang) -> &'static str {
+    match lang {
+        Lang::Hindi | Lang::Marathi => "बटा",
+        Lang::RomanHindi => "bata",
+        Lang::English => "by",
+        other => other.say(Say::DividedBy),
     }
 }
 

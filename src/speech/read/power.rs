@@ -2,21 +2,29 @@
 
 use super::super::lang::{Lang, Say};
 use super::super::number;
+use super::amount::Amount;
 use super::{Kind, Reading, Text};
 
 /// Most signs of a written exponent.
 const LONGEST_EXPONENT: usize = 8;
 
 impl Text<'_> {
-    /// A number or a single letter with its exponent; at the base.
-    pub(super) fn power(&self, i: usize) -> Option<Reading> {
+    /// A number with its exponent; at the digits.
+    pub(super) fn power_of_number(&self, i: usize, base: &Amount) -> Option<Reading> {
         let lang = self.lang(i);
-        let (base, end) = match self.kind(i)? {
-            Kind::Digits => self.amount(i).map(|amount| (amount.say(lang), amount.end))?,
-            _ if self.is_latin(i) && self.str(i).len() == 1 && !self.is_attached(i) => (self.str(i).to_owned(), i + 1),
-            _ => return None,
-        };
-        let (negative, exponent, end) = self.exponent(end)?;
+        self.power(lang, base.end, || base.say(lang))
+    }
+
+    /// A single letter with its exponent; at the letter.
+    pub(super) fn power_of_letter(&self, i: usize) -> Option<Reading> {
+        let letter = self.is_latin(i) && self.str(i).len() == 1 && !self.is_attached(i);
+        letter.then(|| self.power(self.lang(i), i + 1, || self.str(i).to_owned()))?
+    }
+
+    /// A base with the exponent that begins at a place.
+    fn power(&self, lang: Lang, exponent: usize, base: impl FnOnce() -> String) -> Option<Reading> {
+        let (negative, exponent, end) = self.exponent(exponent)?;
+        let base = base();
         let minus = if negative { format!("{} ", lang.say(Say::Minus)) } else { String::new() };
         let named = match (negative, exponent.as_str()) {
             (false, "2") => Some(["का वर्ग", "squared", "ka varg"]),
@@ -41,7 +49,9 @@ impl Text<'_> {
         if self.is_sign(i, '^') {
             let negative = matches!(self.kind(i + 1), Some(Kind::Sign('-' | '−')));
             let at = i + 1 + usize::from(negative);
-            return (1..=LONGEST_EXPONENT).contains(&self.digit_count(at)).then(|| (negative, self.digits(at), at + 1));
+            return (1..=LONGEST_EXPONENT)
+                .contains(&self.digit_count(at))
+                .then(|| (negative, self.digits(at).into_owned(), at + 1));
         }
         let negative = self.is_sign(i, '⁻');
         let start = i + usize::from(negative);
@@ -80,7 +90,10 @@ impl Text<'_> {
         }
         let what = match self.kind(i + 1)? {
             Kind::Digits => {
-                self.measure(i + 1).or_else(|| self.money_after(i + 1)).or_else(|| self.plain_number(i + 1))?
+                let amount = self.amount(i + 1)?;
+                self.measure(i + 1, &amount)
+                    .or_else(|| self.money_after(i + 1, &amount))
+                    .or_else(|| self.plain_number(i + 1, &amount))?
             }
             Kind::Sign('₹' | '$' | '£' | '€' | '¥') => self.money_before(i + 1)?,
             _ => return None,

@@ -1,5 +1,7 @@
 //! Digits that are names, not numbers: phones, codes, cards, accounts, plates.
 
+use compact_str::CompactString;
+
 use super::super::lang::{Say, Script};
 use super::super::number;
 use super::{Kind, Reading, Text, tables};
@@ -137,18 +139,17 @@ impl Text<'_> {
         let attached = i > 0
             && matches!(self.kind(i - 1), Some(Kind::Sign('.' | '/' | '₹' | '$' | ',') | Kind::Word(Script::Latin)));
         if attached {
-            return None;
+            // A reference between slashes: `UPI/P2A/406512345678`.
+            let reference = self.is_sign(i - 1, '/') && self.digit_count(i) >= 6 && !self.comma_or_point(i + 1);
+            return reference.then(|| self.spell_groups(i, 1, "code"))?;
         }
         let groups = self.digit_groups(i);
-        let pattern = (1..=groups).rev().find(|count| self.is_phone_or_card(i, *count));
-        let coded =
-            || (!self.counts_something(i + 2 * groups - 1) && self.is_coded(i, i + 2 * groups - 1)).then_some(groups);
-        let (count, rule) = match (pattern, coded()) {
-            (Some(count), _) => (count, "phone or card"),
-            (None, Some(count)) => (count, "code"),
-            _ => return None,
-        };
-        self.spell_groups(i, count, rule)
+        let end = i + 2 * groups - 1;
+        if let Some(count) = self.phone_or_card(i, groups) {
+            return self.spell_groups(i, count, "phone or card");
+        }
+        let coded = self.is_coded(i, end) && !self.counts_something(end);
+        coded.then(|| self.spell_groups(i, groups, "code"))?
     }
 
     /// `+91 98765 43210`; at the plus sign.
@@ -188,32 +189,35 @@ impl Text<'_> {
         groups
     }
 
-    fn is_phone_or_card(&self, i: usize, count: usize) -> bool {
-        let end = i + 2 * count - 1;
+    /// How many groups are a phone or a card: the most that can be.
+    fn phone_or_card(&self, i: usize, groups: usize) -> Option<usize> {
         let mut sizes = [0; MOST_GROUPS];
-        (0..count).for_each(|k| sizes[k] = self.digit_count(i + 2 * k));
-        let sizes = &sizes[..count];
-        let total: usize = sizes.iter().sum();
-        if !(10..=19).contains(&total) {
-            return false;
-        }
-        if self.comma_or_point(end) || self.is_sign(end, '/') || self.counts_something(end) {
-            return false;
-        }
-        let digits: String = (0..count).map(|k| self.digits(i + 2 * k)).collect();
-        let mobile = digits.starts_with(['6', '7', '8', '9']);
-        let years = (0..count).all(|k| self.value(i + 2 * k).is_some_and(|n| (1800..=2099).contains(&n)));
-        match sizes {
-            [10] => mobile,
-            [5, 5] | [4, 6] | [3, 3, 4] | [4, 3, 3] | [2, 4, 4] => mobile,
-            [4, 4, 4] | [4, 4, 4, 4] => !years,
-            [4, ..] if digits.starts_with("1800") || digits.starts_with("1860") => {
-                (10..=11).contains(&total) && count > 1
-            }
-            [11] | [3..=5, 6..=8] | [3..=4, 3..=4, 4] => digits.starts_with('0') && (10..=12).contains(&total),
-            [1, ..] if count > 1 => digits.starts_with('0') && (10..=12).contains(&total),
+        (0..groups).for_each(|k| sizes[k] = self.digit_count(i + 2 * k));
+        let mut total: usize = sizes[..groups].iter().sum();
+        (1..=groups).rev().find(|count| {
+            let found = (10..=19).contains(&total) && self.is_phone_or_card(i, &sizes[..*count], total);
+            total -= sizes[*count - 1];
+            found
+        })
+    }
+
+    /// Whether groups of these sizes, ten to nineteen digits in all, are a phone or a card. The sizes decide first, since they
+    /// rule out most texts.
+    fn is_phone_or_card(&self, i: usize, sizes: &[usize], total: usize) -> bool {
+        let (count, first) = (sizes.len(), self.digits(i));
+        let mobile = || first.starts_with(['6', '7', '8', '9']);
+        let trunk = || first.starts_with('0') && (10..=12).contains(&total);
+        let years = || (0..count).all(|k| self.value(i + 2 * k).is_some_and(|n| (1800..=2099).contains(&n)));
+        let fits = match sizes {
+            [10] | [5, 5] | [4, 6] | [3, 3, 4] | [4, 3, 3] | [2, 4, 4] => mobile(),
+            [4, 4, 4] | [4, 4, 4, 4] => !years(),
+            [4, ..] if first == "1800" || first == "1860" => (10..=11).contains(&total) && count > 1,
+            [11] | [3..=5, 6..=8] | [3..=4, 3..=4, 4] => trunk(),
+            [1, ..] if count > 1 => trunk(),
             _ => false,
-        }
+        };
+        let end = i + 2 * count - 1;
+        fits && !self.comma_or_point(end) && !self.is_sign(end, '/') && !self.counts_something(end)
     }
 
     /// Whether what follows a number makes it an amount: a currency, a unit, a scale word, a percent sign.
@@ -252,7 +256,7 @@ impl Text<'_> {
         ];
         let (at, word) = self.next_word(end);
         let short = word.len() <= 40;
-        short && COUNTED.contains(&word.to_lowercase().as_str())
+        short && !word.is_empty() && COUNTED.contains(&word.to_lowercase().as_str())
             || matches!(self.kind(at), Some(Kind::Sign('₹' | '%' | '/')))
             || self.unit_at(at).is_some()
     }
@@ -295,6 +299,7 @@ impl Text<'_> {
             && is_code(after)
             && !matches!(after, "no" | "No" | "id" | "call" | "in" | "गाड़ी" | "टिकट" | "order" | "संख्या")
             || self.is_called(start, end)
+            || self.is_code_by_sentence(start, end)
             || self.is_postal_code(start, end)
             || self.is_postal_code_behind_place(start, end)
     }
@@ -304,6 +309,20 @@ impl Text<'_> {
         const CALLS: &[&str] = &["कॉल", "काॅल", "फ़ोन", "फोन", "डायल", "संपर्क", "call", "phone", "dial", "contact"];
         let (at, word) = self.next_word(end);
         self.digit_count(start) >= 3 && matches!(word, "पर" | "par" | "pe") && CALLS.contains(&self.next_word(at + 1).1)
+    }
+
+    /// `482910 is your OTP`, `Use 1234 as the login code`, `482910 आपका OTP है`: the word for it a few words on.
+    fn is_code_by_sentence(&self, start: usize, end: usize) -> bool {
+        const OPENS: &[&str] = &["is", "as", "your", "आपका", "मेरा", "aapka", "mera"];
+        const CODES: &[&str] = &["otp", "code", "pin", "password", "passcode", "ओटीपी", "कोड", "पिन"];
+        const WORDS: usize = 6;
+        let (at, opens) = self.next_word(end);
+        let mut later =
+            (at..).step_by(2).take(WORDS).map_while(|at| Some(self.word(at)).filter(|word| !word.is_empty()));
+        end == start + 1
+            && (4..=8).contains(&self.digit_count(start))
+            && OPENS.contains(&opens)
+            && later.any(|word| word.len() <= 24 && CODES.contains(&word.to_lowercase().as_str()))
     }
 
     pub(super) fn comma_or_point(&self, end: usize) -> bool {
@@ -320,8 +339,11 @@ impl Text<'_> {
 
     /// `Jaipur 302001`: six ungrouped digits, none of a round number, right behind a name and at the end of what is said.
     fn is_postal_code_behind_place(&self, start: usize, end: usize) -> bool {
+        if self.digit_count(start) != 6 {
+            return false;
+        }
         let digits = self.digits(start);
-        let postal = digits.len() == 6 && matches!(digits.as_bytes()[0], b'1'..=b'8') && !digits.ends_with("000");
+        let postal = matches!(digits.as_bytes()[0], b'1'..=b'8') && !digits.ends_with("000");
         let Some(place) = start.checked_sub(2).filter(|_| postal && end == start + 1 && self.is_space(start - 1))
         else {
             return false;
@@ -334,13 +356,17 @@ impl Text<'_> {
         };
         let ends =
             matches!(self.kind(end), None | Some(Kind::Break | Kind::Sign('.' | ',' | '।' | ')' | ';' | '?' | '!')));
-        name && (ends || matches!(self.next_word(end).1, "भारत" | "India"))
-            && word.len() <= 60
-            && !BEFORE_AMOUNTS.split(' ').any(|known| known == word.to_lowercase())
+        name && (ends || matches!(self.next_word(end).1, "भारत" | "India")) && !counts_amounts(word)
+    }
+
+    fn joined_digits(&self, i: usize, count: usize) -> CompactString {
+        let mut digits = CompactString::default();
+        (0..count).for_each(|k| digits.push_str(&self.digits(i + 2 * k)));
+        digits
     }
 
     fn spell_groups(&self, i: usize, count: usize, rule: &'static str) -> Option<Reading> {
-        let digits: String = (0..count).map(|k| self.digits(i + 2 * k)).collect();
+        let digits = self.joined_digits(i, count);
         Reading::new(i + 2 * count - 1, number::digits(self.lang(i), &digits), rule)
     }
 
@@ -365,4 +391,9 @@ impl Text<'_> {
         words.push(number::digits(lang, &self.digits(at)));
         fits.then(|| Reading::new(at + 1, words.join(" "), "number plate")).flatten()
     }
+}
+
+/// Whether a word stands before amounts: `कुल`, `total`, `Rs`. Words too long to be one count as if they were.
+pub fn counts_amounts(word: &str) -> bool {
+    word.len() > 60 || BEFORE_AMOUNTS.split_whitespace().any(|known| known == word.to_lowercase())
 }

@@ -1,6 +1,6 @@
 //! Units, abbreviations, acronyms and month names, from the files under `data`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use super::super::clean::is_word_char;
@@ -56,16 +56,21 @@ impl Abbreviation {
 }
 
 /// Entries by first character, longest mark first.
-type Table<T> = HashMap<char, Vec<T>>;
+struct Table<T> {
+    entries: HashMap<char, Vec<T>>,
+    /// First bytes of all marks: most texts are told from them without a look into the map.
+    starts: [bool; 256],
+}
 
 fn table<T>(entries: impl Iterator<Item = T>, mark: impl Fn(&T) -> &str) -> Table<T> {
-    let mut table: Table<T> = HashMap::new();
+    let mut table = Table { entries: HashMap::<char, Vec<T>>::new(), starts: [false; 256] };
     for entry in entries {
         if let Some(first) = mark(&entry).chars().next() {
-            table.entry(first).or_default().push(entry);
+            table.starts[usize::from(mark(&entry).as_bytes()[0])] = true;
+            table.entries.entry(first).or_default().push(entry);
         }
     }
-    table.values_mut().for_each(|list| list.sort_by_key(|entry| std::cmp::Reverse(mark(entry).len())));
+    table.entries.values_mut().for_each(|list| list.sort_by_key(|entry| std::cmp::Reverse(mark(entry).len())));
     table
 }
 
@@ -75,7 +80,8 @@ fn rows(source: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
 
 /// Finds the longest mark the text begins with that ends at the end of a word.
 fn find<'t, T>(table: &'t Table<T>, text: &str, mark: impl Fn(&T) -> &str) -> Option<(usize, &'t T)> {
-    let entries = table.get(&text.chars().next()?)?;
+    let first = text.bytes().next().filter(|byte| table.starts[usize::from(*byte)]);
+    let entries = table.entries.get(&first.and(text.chars().next())?)?;
     entries.iter().find_map(|entry| {
         let rest = text.strip_prefix(mark(entry))?;
         let inside =
@@ -128,7 +134,7 @@ pub fn abbreviation_before(text: &str, stop: usize) -> bool {
     let word = head[start..].trim_start_matches(|c: char| !c.is_alphanumeric());
     let initial =
         word.chars().filter(|c| !super::super::lang::is_mark(*c)).count() == 1 && word.chars().all(is_word_char);
-    let known = abbreviations().values().flatten().any(|entry| entry.mark.strip_suffix('.') == Some(word));
+    let known = abbreviations().entries.values().flatten().any(|entry| entry.mark.strip_suffix('.') == Some(word));
     initial || known || ["रु", "रू", "Rs", "p.m", "a.m", "P.M", "A.M", "कि.मी", "कि.ग्रा", "से.मी"].contains(&word)
 }
 
@@ -138,34 +144,22 @@ pub fn month(word: &str) -> Option<usize> {
     if word.is_empty() || word.len() > LONGEST {
         return None;
     }
-    let variants: [(&str, usize); 24] = [
-        ("Jan", 1),
-        ("Feb", 2),
-        ("Mar", 3),
-        ("Apr", 4),
-        ("Jun", 6),
-        ("Jul", 7),
-        ("Aug", 8),
-        ("Sep", 9),
+    const SHORT: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const VARIANTS: [(&str, usize); 9] = [
         ("Sept", 9),
-        ("Oct", 10),
-        ("Nov", 11),
-        ("Dec", 12),
         ("फरवरी", 2),
-        ("फ़रवरी", 2),
         ("जुलाइ", 7),
         ("सितम्बर", 9),
         ("अक्तूबर", 10),
         ("नवम्बर", 11),
         ("दिसम्बर", 12),
         ("अप्रेल", 4),
-        ("JAN", 1),
-        ("AUG", 8),
-        ("OCT", 10),
-        ("DEC", 12),
+        ("SEPT", 9),
     ];
+    let capital = |name: &str| name == word || word.len() == 3 && name.to_ascii_uppercase() == word;
+    let short = || SHORT.iter().position(|name| capital(name)).map(|at| at + 1);
     let named = (1..=12).find(|month| Lang::ALL.iter().any(|lang| lang.month(*month) == word));
-    named.or_else(|| variants.iter().find(|(name, _)| *name == word).map(|(_, month)| *month))
+    named.or_else(short).or_else(|| VARIANTS.iter().find(|(name, _)| *name == word).map(|(_, month)| *month))
 }
 
 /// Acronyms with vowels that are spelled out. Those without a vowel need no list, those said as words (NASA) are absent.
@@ -174,12 +168,14 @@ const SPELLED: &str = "OTP UPI ATM SMS PDF AI IT UK USA US UN EU UAE IIT IIM CEO
     ED NIA ISI FBI CIA DNA RNA MRI ECG ICU OPD HIV URL API HTML CSS USB CPU GPU LED LCD AC DC TV DVD CD FM PM IPL ICC BCCI \
     ODI NGO NRI OBC SC ST EVM EC PIL HR PR QR ID IP ISP DM BJP CPI CPM UP MP AP JNU DU BHU AMU IMF WHO WTO ILO \
     UNO IOC EPF PPF FD RD NEFT RTGS IMPS MRP EV SUV BMW IBM HP LG UI UX IOS OS AQI LPG CNG PNG MBA MCA BA MA BBA BCA LLB PHD \
-    ETA FAQ DIY RIP BTW FYI";
+    DA HRA PF NPS ETA FAQ DIY RIP BTW FYI IST GMT UTC LPA EOD ASAP CA UAN IVR UID UG OTT ETF SIP MICR ECS APMC MSME IRCTC AICTE UGC ICMR DRDO";
 
 /// Whether a word in capitals is spelled letter by letter.
 pub fn is_spelled(word: &str) -> bool {
+    static LISTED: OnceLock<HashSet<&'static str>> = OnceLock::new();
+    let spelled = LISTED.get_or_init(|| SPELLED.split_whitespace().collect());
     let capital = (2..=6).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_uppercase());
-    capital && (!word.bytes().any(|b| b"AEIOUY".contains(&b)) || SPELLED.split_whitespace().any(|known| known == word))
+    capital && (!word.bytes().any(|b| b"AEIOUY".contains(&b)) || spelled.contains(word))
 }
 
 /// Names of the letters A to Z in Devanagari.
@@ -211,6 +207,11 @@ const LETTERS: [&str; 26] = [
     "वाई",
     "ज़ेड",
 ];
+
+/// Whether a Devanagari word is the name of a Latin letter, as initials are written: ए, पी, जे.
+pub fn is_letter_name(word: &str) -> bool {
+    LETTERS.contains(&word) || ["एफ", "जेड", "डब्लू", "ज़ेड"].contains(&word)
+}
 
 /// Spells Latin letters one by one, in the script of the language where it has names for them.
 pub fn spell(lang: Lang, word: &str) -> String {

@@ -95,6 +95,11 @@ impl Text<'_> {
             _ => return None,
         };
         let half = half.filter(|_| !lang.is_hindi() || !DAY_PARTS.contains(&self.previous_word(i).1));
+        // `5 PM को`, Marathi `5 PM ला`: the words for the time have that already.
+        let (at, to) = self.next_word(end);
+        let told = half.is_some() && matches!((lang, to), (Lang::Hindi, "को") | (Lang::RomanHindi, "ko"))
+            || lang == Lang::Marathi && to == "ला";
+        let end = if told { at + 1 } else { end };
         let mut words = self.clock(lang, &Clock { hour, minute, second, half });
         // `5:30 बजे है` is said `… मिनट पर है`.
         let next = self.next_word(end).1;
@@ -156,7 +161,7 @@ impl Text<'_> {
     /// Words that say `o'clock` after the digits; the reading has them already.
     fn oclock(&self, i: usize) -> (bool, usize) {
         let (at, word) = self.next_word(i);
-        if matches!(word, "बजे" | "baje" | "hrs" | "Hrs" | "वाजता" | "वाजले" | "वाजेपर्यंत")
+        if matches!(word, "बजे" | "baje" | "bje" | "hrs" | "Hrs" | "वाजता" | "वाजले" | "वाजेपर्यंत")
         {
             (true, at + 1)
         } else {

@@ -13,6 +13,16 @@ const DOMAINS: &str =
 const FILES: &str = "pdf doc docx xls xlsx csv txt jpg jpeg png gif mp3 mp4 wav zip py rs js html htm json xml apk exe ppt pptx md avi \
     mkv svg log toml yaml yml sh c cpp java kt go sql tar gz";
 
+/// What is known of the tokens that an address could have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AddressRun {
+    start: usize,
+    /// Token after the last of them.
+    end: usize,
+    /// The first `@` at or behind `start`.
+    at: Option<usize>,
+}
+
 impl Text<'_> {
     /// An address that begins at a token: nothing but a space, a bracket or a quote stands before it.
     pub(super) fn web(&self, i: usize) -> Option<Reading> {
@@ -34,8 +44,8 @@ impl Text<'_> {
         if self.is_sign(i, '@') {
             return (end > i + 1 && self.is_latin(i + 1)).then(|| self.spoken_address(i, i, end, "handle"));
         }
-        let signs = |sign: char| (i..end).filter(move |at| self.is_sign(*at, sign));
-        if signs('@').count() == 1 && signs('@').all(|at| at > i && at + 1 < end) && signs('.').next().is_some() {
+        let next = |sign: char, from: usize| (from..end).find(|at| self.is_sign(*at, sign));
+        if self.only_at(i, end).is_some_and(|at| at > i && at + 1 < end) && next('.', i).is_some() {
             return Some(self.spoken_address(i, i, end, "e-mail"));
         }
         // A payment handle: two plain words and nothing else.
@@ -46,9 +56,9 @@ impl Text<'_> {
         if scheme > i {
             return Some(self.spoken_address(i, scheme, end, "url"));
         }
-        let host_end = signs('/').next().unwrap_or(end);
+        let host_end = if self.is_latin(i) { next('/', i).unwrap_or(end) } else { i };
         let top = host_end.checked_sub(1).map_or("", |at| self.word(at));
-        let dotted = host_end >= i + 3 && self.is_sign(host_end - 2, '.') && self.is_latin(i);
+        let dotted = host_end >= i + 3 && self.is_sign(host_end - 2, '.');
         let listed = |list: &str| !top.is_empty() && list.split_whitespace().any(|known| known == top);
         if dotted && (self.word(i) == "www" || listed(DOMAINS)) {
             return Some(self.spoken_address(i, i, end, "url"));
@@ -61,19 +71,45 @@ impl Text<'_> {
 
     /// Token after the last one of an address; a stop or comma at its end belongs to the sentence.
     fn address_end(&self, i: usize) -> usize {
-        let mut end = i;
-        let last = (i + MOST_TOKENS).min(self.tokens.len());
-        while end < last {
-            match self.kind(end) {
-                Some(Kind::Word(Script::Latin) | Kind::Digits) => end += 1,
-                Some(Kind::Sign(c)) if "@.:/-_~?=&%#+".contains(c) => end += 1,
-                _ => break,
-            }
-        }
+        let mut end = self.address_run(i).end.min(i + MOST_TOKENS);
         while end > i + 1 && matches!(self.kind(end - 1), Some(Kind::Sign(c)) if ".:?-/&#=+".contains(c)) {
             end -= 1;
         }
         end
+    }
+
+    /// The tokens from a place on that an address may have, however many, and where the first `@` among them is.
+    ///
+    /// Readers ask from left to right, and what was found for one token holds for the next ones up to there, so a text is walked
+    /// through once however many of its tokens could begin an address.
+    fn address_run(&self, i: usize) -> AddressRun {
+        let known = self.address_run.get();
+        let start = if (known.start..known.end).contains(&i) { known.end } else { i };
+        let end = (start..self.tokens.len()).find(|at| !self.may_be_in_address(*at)).unwrap_or(self.tokens.len());
+        let at = match known.at {
+            Some(at) if start > i && at >= i => Some(at),
+            None if start > i => None,
+            _ => (i..end).find(|at| self.is_sign(*at, '@')),
+        };
+        let run = AddressRun { start: i, end, at };
+        self.address_run.set(run);
+        run
+    }
+
+    fn may_be_in_address(&self, i: usize) -> bool {
+        match self.kind(i) {
+            Some(Kind::Word(Script::Latin) | Kind::Digits) => true,
+            Some(Kind::Sign(c)) => {
+                matches!(c, '@' | '.' | ':' | '/' | '-' | '_' | '~' | '?' | '=' | '&' | '%' | '#' | '+')
+            }
+            _ => false,
+        }
+    }
+
+    /// Where the `@` of an address is, if it has exactly one.
+    fn only_at(&self, i: usize, end: usize) -> Option<usize> {
+        let at = self.address_run(i).at.filter(|at| *at < end)?;
+        (at + 1..end).all(|other| !self.is_sign(other, '@')).then_some(at)
     }
 
     /// Token after `https://`; `i` if there is none.
@@ -114,7 +150,7 @@ impl Text<'_> {
             words.push(name);
             at += 1;
         }
-        Reading { end, words: words.join(" "), rule }
+        Reading { end, words: words.join(" ").into(), rule }
     }
 
     /// Extensions are spelled, and so are letters that no one says as a word.

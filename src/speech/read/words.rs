@@ -52,7 +52,8 @@ impl Text<'_> {
         let touches = self.is_attached(i) && matches!(self.kind(i - 1), Some(Kind::Digits | Kind::Word(_)));
         let (length, found) = tables::abbreviation(&self.text[start..]).filter(|_| !touches)?;
         let mut end = (i..self.tokens.len().min(i + 8)).find(|at| self.tokens[*at].end == start + length)? + 1;
-        if found.needs_number() && !self.is_digits(self.past_space(end)) {
+        let number = self.past_space(if self.is_sign(end, ':') { end + 1 } else { end });
+        if found.needs_number() && !self.is_digits(number) && self.masked_end(number).is_none() {
             return None;
         }
         // `St.` of a street is not told from a saint; a stop at the end of the line ends the sentence as well.
@@ -64,24 +65,6 @@ impl Text<'_> {
             (lang, _) => lang,
         };
         Reading::new(end, found.say(lang), "abbreviation")
-    }
-
-    /// `A/C no. 1234` is an account, any other `A/C` cools; at the `A`.
-    pub(super) fn account_or_cooler(&self, i: usize) -> Option<Reading> {
-        const ACCOUNT: &[&str] =
-            &["no", "No", "number", "Number", "num", "holder", "Holder", "नंबर", "नम्बर", "संख्या", "धारक", "payee"];
-        let written =
-            matches!(self.word(i), "A" | "a") && self.is_sign(i + 1, '/') && matches!(self.word(i + 2), "C" | "c");
-        if !written || self.is_attached(i) {
-            return None;
-        }
-        let end = i + 3;
-        let lang = self.lang(i);
-        let (at, word) = self.next_word(if self.is_sign(end, ':') { end + 1 } else { end });
-        if ACCOUNT.contains(&word) || self.is_digits(at) {
-            return Reading::new(end, if lang.is_latin() { "account" } else { "खाता" }, "abbreviation");
-        }
-        Reading::new(end, tables::spell(lang, "AC"), "acronym")
     }
 
     /// `St. Xavier` is a saint, `MG St.` a street; at the `St`.
@@ -101,6 +84,17 @@ impl Text<'_> {
         let street = stop && capital(self.previous_word(i).1);
         let end = if stop && self.sentence_ends(i + 1) { i + 1 } else { end };
         street.then(|| Reading::new(end, if devanagari { "स्ट्रीट" } else { "Street" }, "abbreviation"))?
+    }
+
+    /// `π`, alone among Greek letters since it is a number.
+    pub(super) fn pi(&self, i: usize) -> Option<Reading> {
+        let lang = self.lang(i);
+        let word = match lang {
+            Lang::Hindi | Lang::Marathi => "पाई",
+            lang if lang.is_latin() => "pi",
+            _ => return None,
+        };
+        (self.str(i) == "π").then(|| Reading::new(i + 1, word, "sign"))?
     }
 
     /// `OTP` → `ओ टी पी` or `O T P`; at the word.
