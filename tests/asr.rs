@@ -3,6 +3,8 @@
 //! Needs Whisper base in the Hub's layout in the folder that `RUMIK_WHISPER` names; `fixtures/verify/README.md` says how to
 //! get one. Without it these tests are reported as ignored, and asking for them fails.
 
+#![cfg(feature = "demo")]
+
 use std::path::{Path, PathBuf};
 
 use rumik::engine::cpu::{CpuEngine, Options};

@@ -478,15 +478,15 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
 #pragma unroll 1
         for (int c = 0; c < columns; c++) copy16(values + c * stride, k.b.x + (size_t)m.columns[c].row * k.s.hidden + w * GROUP + lane * 4);
         asm volatile("cp.async.wait_all;" ::: "memory");
-        auto value = [&](int c, float (&v)[4]) {
+        float v[4];  // one column's stay here: soon another warp may put partial sums in their place
+        auto value = [&](int c) {
             const float4 t = values[c * stride];
             v[0] = t.x, v[1] = t.y, v[2] = t.z, v[3] = t.w;
         };
         constexpr int AT_ONCE = C > 1 ? 2 : 1;
 #pragma unroll AT_ONCE
         for (int c = 0; c < columns; c++) {
-            float v[4];
-            value(c, v);
+            value(c);
             const float2 moments = group_moments(v);
             if (lane == 0) m.moments[c * WARPS + w] = moments;
         }
@@ -498,12 +498,12 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
         }
 #pragma unroll AT_ONCE
         for (int c = 0; c < columns; c++) {
-            float v[4];
-            value(c, v);
+            if (C > 1) value(c);
             normalize_by(v, C > 1 ? m.joined[c] : join_moments(m.moments + c * WARPS, k.groups(), eps), weight);
             const int at = (c >> 2) * k.groups() + w;
             store_digits(v, k.words() + at * FRAGMENT, k.scales() + at * 4, c & 3, lane);
         }
+        if (C > 1) consumers_sync();  // all values are read
         __syncwarp();
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
