@@ -40,7 +40,7 @@ impl Scanner {
         let mut lengths: Vec<usize> = all().map(String::len).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
         lengths.dedup();
-        let nth = |n: usize| all().filter_map(move |s| s.bytes().nth(n));
+        let nth = |n: usize| all().filter_map(move |s| s.as_bytes().get(n).copied());
         let seconds = if lengths.last() == Some(&1) { [true; 256] } else { byte_set(nth(1)) };
         let starts = byte_set(nth(0).chain([b'<']));
         Scanner { tags, controls, lengths, starts, seconds }

@@ -140,7 +140,7 @@ impl Text<'_> {
 
     /// Whether the numbers on both sides of a slash have no other slash, as those of a date have.
     fn is_single_slash(&self, i: usize) -> bool {
-        !(i >= 2 && self.is_sign(i - 2, '/')) && !self.is_sign(i + 2, '/')
+        !(self.is_sign(i + 2, '/') || i >= 2 && self.is_sign(i - 2, '/'))
     }
 
     /// Whether a number with a leading zero, `2024-001`, stands behind a hyphen and one without before it: no range goes there.

@@ -4,7 +4,7 @@
 
 use super::super::device::{Device, Kernel, Launch, Queue, Start, pointer};
 use super::super::kernels::{self, Frame};
-use super::{Decoder, NARROW_COLUMNS, WARPS, pack};
+use super::{Decoder, WARPS, pack};
 use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::format::layout::GROUP;
@@ -23,28 +23,23 @@ const MOST_TILES: usize = 24;
 const CHOICE_BYTES: usize = 14336;
 const MOST_BLOCKS: usize = 256;
 const MOST_HEAD_TILES: usize = 3 * 512;
-/// Most columns of each kernel.
-const KERNEL_COLUMNS: [usize; 3] = [1, 4, 8];
+/// More than `sizeof(Shared)`.
+const SHARED_BYTES: usize = 39936;
+/// Most columns of the kernel.
+const COLUMNS: usize = 1;
 
-/// Index of the smallest kernel that takes so many columns.
-fn kernel_for(columns: usize) -> usize {
-    KERNEL_COLUMNS.iter().position(|&most| columns <= most).unwrap_or(KERNEL_COLUMNS.len() - 1)
-}
-
-/// The kernels for 1, up to 4 and up to 8 columns, where the device can run them: compute capability 9.0 (setmaxnreg, bulk copies), and a multiprocessor
-/// for every 16 rows of the hidden state.
+/// The kernel, where it fits: compute capability 9.0 (setmaxnreg, bulk copies), a multiprocessor for every 16 rows of the hidden
+/// state, and a head_dim of 128.
 ///
 /// # Errors
 /// [`crate::Error::Device`].
-pub fn kernels(device: &Device, config: &ModelConfig) -> Result<Option<[Kernel; 3]>> {
-    if device.capability != (9, 0) || config.hidden_size / pack::ROWS > device.multiprocessors {
+pub fn kernel(device: &Device, config: &ModelConfig) -> Result<Option<Kernel>> {
+    let fits = device.capability == (9, 0) && config.hidden_size / pack::ROWS <= device.multiprocessors;
+    if !fits || config.head_dim != 128 {
         return Ok(None);
     }
-    let names = match config.head_dim {
-        128 => ["frame_1_128", "frame_4_128", "frame_8_128"],
-        _ => ["frame_4_64", "frame_4_64", "frame_8_64"],
-    };
-    device.kernels(names).map(Some)
+    let [kernel] = device.kernels(["frame_1_128"])?;
+    Ok(Some(kernel))
 }
 
 /// Shared memory of a launch.
@@ -70,17 +65,10 @@ impl Decoder {
 
     /// How a block's shared memory is divided for so many columns; none where they do not fit.
     fn room(&self, columns: usize) -> Option<Room> {
-        if columns > NARROW_COLUMNS {
+        if columns > COLUMNS {
             return None;
         }
         let (tiles, groups) = (columns.div_ceil(4), self.shape.hidden as usize / GROUP);
-        let fixed: usize = match (KERNEL_COLUMNS[kernel_for(columns)], self.shape.head_dim) {
-            (1, 128) => 39936,
-            (4, 128) => 46464,
-            (_, 128) => 55168,
-            (1 | 4, _) => 29056,
-            _ => 37760,
-        };
         // One column's values of the MLP, which each warp rounds in place.
         let own = if columns == 1 { (self.buffers.inner.groups as usize).next_multiple_of(WARPS) } else { 0 };
         let words = (tiles * WARPS * 1024).max(CHOICE_BYTES).max(own * GROUP * 4);
@@ -94,7 +82,7 @@ impl Decoder {
         if columns == 1 && all > round.min(MOST_TILES) {
             return None;
         }
-        let mut at = fixed;
+        let mut at = SHARED_BYTES;
         let places = [words, scales, layers, round * tile_bytes, 0].map(|bytes| {
             let place = at.next_multiple_of(128);
             at = place + bytes;
@@ -128,7 +116,7 @@ impl Decoder {
     }
 
     fn run_frame(&self, on: Queue<'_>, columns: usize, frame: Frame) -> Result<()> {
-        let (Some(kernels), Some(room)) = (&self.functions.frame, self.room(columns)) else { return Ok(()) };
+        let (Some(kernel), Some(room)) = (&self.functions.frame, self.room(columns)) else { return Ok(()) };
         // A third of down_proj begins before the last tiles of gate and up are finished. A packet has WARPS groups, a group 16 tiles.
         let early_packets = (self.buffers.inner.groups as usize).div_ceil(WARPS) / 3;
         let frame = Frame {
@@ -149,7 +137,7 @@ impl Decoder {
             pointer(&self.head_buffers),
         ];
         let launch = Launch { grid: [self.blocks, 1, 1], block: THREADS, shared: room.bytes, start: Start::Together };
-        // SAFETY: the kernels of frame.cu take these; the cooperative launch refuses a grid that is not resident.
-        unsafe { on.launch(&kernels[kernel_for(columns)], launch, &mut arguments) }
+        // SAFETY: the kernel of frame.cu takes these; the cooperative launch refuses a grid that is not resident.
+        unsafe { on.launch(kernel, launch, &mut arguments) }
     }
 }

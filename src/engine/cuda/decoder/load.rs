@@ -125,7 +125,7 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
     let [in_4, in_8, out_4, out_8] = device.kernels(narrow)?;
     let [norm_columns, project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
     let [attend, scores, choose] = device.kernels([attend, "scores", "choose_token"])?;
-    let frame = if tuning.persistent { frame::kernels(device, config)? } else { None };
+    let frame = if tuning.persistent { frame::kernel(device, config)? } else { None };
     Ok(Functions {
         project_in: [in_4, in_8],
         project_out: [out_4, out_8],

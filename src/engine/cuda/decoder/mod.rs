@@ -52,7 +52,7 @@ pub struct Functions {
     attend: Kernel,
     scores: Kernel,
     choose: Kernel,
-    frame: Option<[Kernel; 3]>,
+    frame: Option<Kernel>,
 }
 
 /// The language model on a device.

@@ -1,4 +1,5 @@
-// A frame period, or one pass of the layers, in one persistent kernel, for up to 8 columns (compute capability 9.0, sm_90a).
+// A frame period, or one pass of the layers, in one persistent kernel, for one column (compute capability 9.0, sm_90a). The template takes
+// up to 8 columns; those kernels are not built (docs/cuda.md says why).
 //
 //   steps × ( scores ─▶ choice ─▶ layers × ( LayerNorm ─▶ k, v, q tiles ─▶ gate, up tiles ─▶ down tiles ─▶ o tiles ─▶ x ) )
 //                                                             └▶ RoPE, cache ─▶ attention ─────────────────┘
@@ -880,14 +881,8 @@ template <int C, int D> DI void run(const Block<C, D>& k) {
         BODY(C, D)                                                                                                                          \
     }
 KERNEL(1, 128)
-KERNEL(4, 128)
-KERNEL(8, 128)
-KERNEL(4, 64)
-KERNEL(8, 64)
 
 static_assert(sizeof(Frame) == 120, "as in kernels.rs");
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-static_assert(sizeof(Shared<1, 128>) <= 39936 && sizeof(Shared<4, 128>) <= 46464 && sizeof(Shared<8, 128>) <= 55168 && sizeof(Shared<4, 64>) <= 29056 &&
-                  sizeof(Shared<8, 64>) <= 37760 && sizeof(Choice) <= 14336,
-              "as in decoder/frame.rs");
+static_assert(sizeof(Shared<1, 128>) <= 39936 && sizeof(Choice) <= 14336, "as in decoder/frame.rs");
 #endif
