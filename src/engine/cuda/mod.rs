@@ -215,7 +215,7 @@ impl CudaEngine {
             device.write(&self.main, decoder.columns(), &self.columns[..columns])?;
             device.fill(&self.main, decoder.out(), 0, out_bytes)?;
             if decoder.persists_choice(columns) {
-                decoder.choices(self.main(), columns, quantizers)?;
+                decoder.choices(self.main(), quantizers)?;
             } else {
                 for token in 0..quantizers {
                     decoder.scores(self.main(), columns, 0, Some(token))?;

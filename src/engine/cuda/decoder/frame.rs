@@ -14,10 +14,8 @@ const THREADS: usize = 768;
 /// Bytes of a packet of the ring, and the most packets in it.
 const PACKET: usize = WARPS * pack::INT4_TILE;
 const MOST_SLOTS: usize = 12;
-/// Shared memory for the partial sums of several columns, and the least of them: x waits there for its LayerNorm.
-const ROUND_BYTES: usize = 64 << 10;
+/// Least tiles with a place for their partial sums (x waits there for its LayerNorm), and most that finishers wait for (`MOST_TILES`).
 const LEAST_ROUND: usize = 8;
-/// Most tiles of a block that finishers wait for (`MOST_TILES`).
 const MOST_TILES: usize = 24;
 /// More than `sizeof(Choice)`, and what it has places for.
 const CHOICE_BYTES: usize = 14336;
@@ -25,7 +23,7 @@ const MOST_BLOCKS: usize = 256;
 const MOST_HEAD_TILES: usize = 3 * 512;
 /// More than `sizeof(Shared)`.
 const SHARED_BYTES: usize = 39936;
-/// Most columns of the kernel.
+/// Columns of the kernel.
 const COLUMNS: usize = 1;
 
 /// The kernel, where it fits: compute capability 9.0 (setmaxnreg, bulk copies), a multiprocessor for every 16 rows of the hidden
@@ -54,7 +52,7 @@ struct Room {
 impl Decoder {
     /// True when the persistent kernel runs passes of `columns` columns here.
     pub fn persists(&self, columns: usize) -> bool {
-        self.functions.frame.is_some() && self.room(columns).is_some()
+        columns == COLUMNS && self.functions.frame.is_some() && self.room().is_some()
     }
 
     /// True when it also does their scores and choices.
@@ -63,25 +61,21 @@ impl Decoder {
         fits && self.persists(columns) && self.head.bf16 == 0 && !self.phase_head()
     }
 
-    /// How a block's shared memory is divided for so many columns; none where they do not fit.
-    fn room(&self, columns: usize) -> Option<Room> {
-        if columns > COLUMNS {
-            return None;
-        }
-        let (tiles, groups) = (columns.div_ceil(4), self.shape.hidden as usize / GROUP);
-        // One column's values of the MLP, which each warp rounds in place.
-        let own = if columns == 1 { (self.buffers.inner.groups as usize).next_multiple_of(WARPS) } else { 0 };
-        let words = (tiles * WARPS * 1024).max(CHOICE_BYTES).max(own * GROUP * 4);
-        let scales = (tiles * WARPS * 32).max(own * 8);
+    /// How a block's shared memory is divided; none where it is too small.
+    fn room(&self) -> Option<Room> {
+        let groups = self.shape.hidden as usize / GROUP;
+        // The values of the MLP, which each warp rounds in place.
+        let own = (self.buffers.inner.groups as usize).next_multiple_of(WARPS);
+        let words = (WARPS * 1024).max(CHOICE_BYTES).max(own * GROUP * 4);
+        let scales = (WARPS * 32).max(own * 8);
         let layers = (self.layers.len() * size_of::<kernels::Layer>()).next_multiple_of(16);
-        // Keys, values and queries keep their places until the team has summed them; the MLP takes turns at the others.
-        let tile_bytes = groups * columns * pack::ROWS * 4;
-        let least = self.first_mlp_tile().div_ceil(self.blocks) + 1;
-        let all = self.tiles.max((self.head.count as usize).div_ceil(pack::ROWS)).div_ceil(self.blocks);
-        let round = all.min(ROUND_BYTES / tile_bytes).max(least).max(LEAST_ROUND);
-        if columns == 1 && all > round.min(MOST_TILES) {
+        // Every tile of a layer or of the head keeps its place until it is summed.
+        let tiles = self.tiles.max((self.head.count as usize).div_ceil(pack::ROWS)).div_ceil(self.blocks);
+        if tiles > MOST_TILES {
             return None;
         }
+        let round = tiles.max(LEAST_ROUND);
+        let tile_bytes = groups * COLUMNS * pack::ROWS * 4;
         let mut at = SHARED_BYTES;
         let places = [words, scales, layers, round * tile_bytes, 0].map(|bytes| {
             let place = at.next_multiple_of(128);
@@ -99,28 +93,28 @@ impl Decoder {
         ((2 * kv_heads + heads) * head_dim) as usize / pack::ROWS
     }
 
-    /// One pass of `columns` columns through the layers, as [`Decoder::forward`].
+    /// One pass of one column through the layers, as [`Decoder::forward`].
     ///
     /// # Errors
     /// [`crate::Error::Device`].
-    pub(super) fn pass(&self, on: Queue<'_>, columns: usize) -> Result<()> {
-        self.run_frame(on, columns, Frame { steps: 1, last_pass: 1, ..self.frame })
+    pub(super) fn pass(&self, on: Queue<'_>) -> Result<()> {
+        self.run_frame(on, Frame { steps: 1, last_pass: 1, ..self.frame })
     }
 
     /// `steps` times scores and a choice, with a pass between two of them.
     ///
     /// # Errors
     /// [`crate::Error::Device`].
-    pub fn choices(&self, on: Queue<'_>, columns: usize, steps: usize) -> Result<()> {
-        self.run_frame(on, columns, Frame { steps: steps as i32, head: 1, ..self.frame })
+    pub fn choices(&self, on: Queue<'_>, steps: usize) -> Result<()> {
+        self.run_frame(on, Frame { steps: steps as i32, head: 1, ..self.frame })
     }
 
-    fn run_frame(&self, on: Queue<'_>, columns: usize, frame: Frame) -> Result<()> {
-        let (Some(kernel), Some(room)) = (&self.functions.frame, self.room(columns)) else { return Ok(()) };
+    fn run_frame(&self, on: Queue<'_>, frame: Frame) -> Result<()> {
+        let (Some(kernel), Some(room)) = (&self.functions.frame, self.room()) else { return Ok(()) };
         // A third of down_proj begins before the last tiles of gate and up are finished. A packet has WARPS groups, a group 16 tiles.
         let early_packets = (self.buffers.inner.groups as usize).div_ceil(WARPS) / 3;
         let frame = Frame {
-            columns: columns as i32,
+            columns: COLUMNS as i32,
             depth: self.tuning.packets as i32,
             slots: room.slots as i32,
             round: room.round as i32,

@@ -21,7 +21,7 @@ impl Decoder {
     /// [`Error::Device`].
     pub fn forward(&self, on: Queue<'_>, columns: usize, positions: usize) -> Result<()> {
         match positions == 0 && self.persists(columns) {
-            true => self.pass(on, columns),
+            true => self.pass(on),
             false => (0..self.layers.len()).try_for_each(|layer| self.layer(on, layer, columns, positions)),
         }
     }

@@ -1,5 +1,5 @@
-// A frame period, or one pass of the layers, in one persistent kernel, for one column (compute capability 9.0, sm_90a). The template takes
-// up to 8 columns; those kernels are not built (docs/cuda.md says why).
+// A frame period, or one pass of the layers, in one persistent kernel, for one column (compute capability 9.0, sm_90a). Kernels for
+// several columns were tried; docs/cuda.md says what became of them.
 //
 //   steps × ( scores ─▶ choice ─▶ layers × ( LayerNorm ─▶ k, v, q tiles ─▶ gate, up tiles ─▶ down tiles ─▶ o tiles ─▶ x ) )
 //                                                             └▶ RoPE, cache ─▶ attention ─────────────────┘
@@ -37,7 +37,7 @@ struct Frame {
     uint32_t words_at, scales_at, layers_at, part_at, ring_at;
     __device__ __forceinline__ int layers_in(int step) const { return step + 1 < steps || last_pass ? count : 0; }
 };
-enum Counter { X = 0, QUERIES = 32, MLP_FIRST = 64, MLP = 96, ROUNDED = 128, ATTENTION = 160, LOGITS = 192, START = 224, FINISHED = 256 };
+enum Counter { X = 0, QUERIES = 32, MLP_FIRST = 64, MLP = 96, ATTENTION = 160, LOGITS = 192, START = 224, FINISHED = 256 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr int CONSUMERS = 16, FIRST_OF_TEAM = 16, PRODUCER = 20, FIRST_FINISHER = 21, FINISHERS = 3;  // warps
@@ -101,7 +101,7 @@ struct Choice {
 template <int C, int D> struct __align__(128) Shared {
     AttendShared<D> attend;
     float out[2][CONSUMERS][C][ROWS];
-    float2 moments[C * WARPS], joined[C];
+    float2 moments[C * WARPS];
     float2 team_moments[2][WARPS];
     float2 stats[4];
     Column columns[C];
@@ -114,9 +114,6 @@ extern __shared__ __align__(128) uint8_t frame_shared[];
 // What every role is given.
 template <int C, int D> struct Block {
     static constexpr int NT = (C + 3) / 4;          // tiles of 4 columns
-    // With one column finishers do gate and up and every block rounds the MLP for itself: a hop less, but more to read. Several
-    // columns keep all consumers busy with them.
-    static constexpr bool FINISHES = C == 1;
     const Shape& s;
     const Buffers& b;
     const Frame& f;
@@ -484,8 +481,7 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
             const float4 t = values[c * stride];
             v[0] = t.x, v[1] = t.y, v[2] = t.z, v[3] = t.w;
         };
-        constexpr int AT_ONCE = C > 1 ? 2 : 1;
-#pragma unroll AT_ONCE
+#pragma unroll 1
         for (int c = 0; c < columns; c++) {
             value(c);
             const float2 moments = group_moments(v);
@@ -493,18 +489,12 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
         }
         consumers_sync();
         if (renews) m.columns[lane] = {column.x, column.y, column.z, column.w};
-        if (C > 1) {  // a warp joins the moments of a column for all
-            if (w < k.columns()) m.joined[w] = join_moments(m.moments + w * WARPS, k.groups(), eps);
-            consumers_sync();
-        }
-#pragma unroll AT_ONCE
+#pragma unroll 1
         for (int c = 0; c < columns; c++) {
-            if (C > 1) value(c);
-            normalize_by(v, C > 1 ? m.joined[c] : join_moments(m.moments + c * WARPS, k.groups(), eps), weight);
+            normalize_by(v, join_moments(m.moments + c * WARPS, k.groups(), eps), weight);
             const int at = (c >> 2) * k.groups() + w;
             store_digits(v, k.words() + at * FRAGMENT, k.scales() + at * 4, c & 3, lane);
         }
-        if (C > 1) consumers_sync();  // all values are read
         __syncwarp();
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
@@ -567,12 +557,6 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
         }
         fresh();
     };
-    // Rounds this block's share of the MLP groups of all columns.
-    auto round_share = [&] {
-        const int n = k.down() * k.columns();
-#pragma unroll 1
-        for (int i = blockIdx.x + w * gridDim.x; i < n; i += CONSUMERS * gridDim.x) round_mlp_group(k.s, k.b, i % k.columns(), i / k.columns(), lane);
-    };
     auto leave_out = [&](int which, float (&p)[NT][2]) {
 #pragma unroll
         for (int nt = 0; nt < NT; nt++)
@@ -620,26 +604,7 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
             norm(k.layer(l).norm, k.s.eps, begins ? START : X, begins ? k.columns() * (step + 1) : x_a_layer * layers, begins);
             multiply(m.n_qkv, 0, false);
             hand_over();
-            if constexpr (Block<C, D>::FINISHES) {
-                multiply(m.n_in - m.n_qkv, m.n_qkv, true);
-            } else {
-#pragma unroll 1
-                for (int first = m.n_qkv; first < m.n_in;) {
-                    const int n = min(k.f.round - m.n_qkv, m.n_in - first);
-                    multiply(n, m.n_qkv, false);
-                    each_tile(n, m.n_qkv, [&](bool real, int i, int c, int row, float sum) {
-                        const float up = __shfl_xor_sync(ALL, sum, 8);
-                        if (real && m.columns[c].live) leave_mlp(k, c, blockIdx.x + (first + i) * gridDim.x, row, sum, up);
-                    });
-                    first += n;
-                    consumers_sync();
-                }
-                if (w == 0 && lane == 0) signal(k.counter(MLP));
-                wait_for(MLP, gridDim.x * (layers + 1));
-                round_share();
-                consumers_sync();
-                if (w == 0 && lane == 0) signal(k.counter(ROUNDED));
-            }
+            multiply(m.n_in - m.n_qkv, m.n_qkv, true);
             if (!k.has_rows()) continue;
             // The residual that this lane adds to.
             const int c = 2 * w + (lane >> 4), row = lane & 15;
@@ -647,12 +612,7 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
             float* to = k.b.x + (size_t)m.columns[ends ? c : 0].row * k.s.hidden + blockIdx.x * ROWS + row;
             const float residual = ends ? __ldcg(to) : 0.f;
             float p[NT][2] = {};
-            if constexpr (Block<C, D>::FINISHES) {
-                fold_own(k, w, lane, [&](Counter counter) { wait_for(counter, gridDim.x * (layers + 1)); }, take, p[0]);
-            } else {
-                wait_for(ROUNDED, gridDim.x * (layers + 1));
-                fold_packets<2>(k, k.b.inner, w, lane, take, p);
-            }
+            fold_own(k, w, lane, [&](Counter counter) { wait_for(counter, gridDim.x * (layers + 1)); }, take, p[0]);
             leave_out(1, p);
             fresh();
             wait_for(ATTENTION, k.o() * k.columns() * (layers + 1));
@@ -846,21 +806,14 @@ template <int C, int D> DI void run(const Block<C, D>& k) {
     __syncthreads();
     // A block of 768 threads is given 80 registers a thread: 480 for six times four warps, dealt as the roles need them.
     if (w < FIRST_OF_TEAM) {
-        if (!Block<C, D>::FINISHES) asm volatile("setmaxnreg.inc.sync.aligned.u32 88;");
         consume(k, w, lane);
     } else if (w < PRODUCER) {
-        if (Block<C, D>::FINISHES)
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
-        else
-            asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
         attend_beside(k, w - FIRST_OF_TEAM, lane);
     } else {
-        if (Block<C, D>::FINISHES)
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
-        else
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 48;");
         if (w == PRODUCER && lane == 0) produce(k);
-        if (Block<C, D>::FINISHES && w >= FIRST_FINISHER) finish(k, w - FIRST_FINISHER, lane);
+        if (w >= FIRST_FINISHER) finish(k, w - FIRST_FINISHER, lane);
     }
     __syncwarp();
     __syncthreads();
