@@ -30,16 +30,18 @@ pub struct Tuning {
     /// Packets of weights that a block of the persistent kernel has under way: enough to keep the memory busy, few enough to
     /// keep its queues short.
     pub packets: usize,
+    /// Several columns, slots or a prompt's positions, multiplied by warpgroups instead of warps.
+    pub warpgroups: bool,
     /// Seven tiles ahead of each warp in the kernels of single phases, instead of three.
     pub deep_rings: bool,
 }
 
-/// Compute capability of the persistent kernel (bulk copies, registers dealt anew among warps).
-const PERSISTENT_CAPABILITY: (i32, i32) = (9, 0);
+/// Compute capability of the persistent kernel (bulk copies, registers dealt anew among warps) and of warpgroups' products.
+const HOPPER: (i32, i32) = (9, 0);
 /// Shared memory that the deep rings of a block need (compute capability 8.0 and 9.0 have it, 8.6, 8.9 and 12.0 do not).
 const DEEP_SHARED_BYTES: usize = 160 << 10;
-/// Shared memory below which the persistent kernel's ring is too short to be worth it.
-const PERSISTENT_SHARED_BYTES: usize = 200 << 10;
+/// Shared memory that their blocks need: below it the persistent kernel's ring is too short to be worth it.
+const HOPPER_SHARED_BYTES: usize = 200 << 10;
 /// Multiprocessors below which a card is bound by its memory anyway, and launches cost it 2 to 4 %: the plain kernels are as
 /// good there, and a card that also draws a desktop must not be held by one kernel for a whole frame.
 const PERSISTENT_MULTIPROCESSORS: usize = 64;
@@ -47,7 +49,12 @@ const PERSISTENT_MULTIPROCESSORS: usize = 64;
 impl Tuning {
     /// The choice for a card that nobody has measured: the persistent kernel wherever it runs (`docs/cuda.md`).
     pub fn of(card: Card) -> Tuning {
-        Tuning { persistent: Tuning::can_persist(card), packets: 2, deep_rings: Tuning::can_be_deep(card) }
+        Tuning {
+            persistent: Tuning::can_persist(card),
+            packets: 2,
+            warpgroups: Tuning::has_warpgroups(card),
+            deep_rings: Tuning::can_be_deep(card),
+        }
     }
 
     /// All choices that a card can run and that may be worth a measurement, the table's own first.
@@ -55,17 +62,19 @@ impl Tuning {
         let first = Tuning::of(card);
         let mut all = vec![first];
         for persistent in [true, false] {
-            for deep_rings in [true, false] {
-                for packets in 2..=5 {
-                    all.push(Tuning { persistent, packets, deep_rings });
+            for warpgroups in [true, false] {
+                for deep_rings in [true, false] {
+                    all.extend((2..=5).map(|packets| Tuning { persistent, packets, warpgroups, deep_rings }));
                 }
             }
         }
         all.retain(|tuning| tuning.fits(card));
-        // A persistent kernel has no rings of its own, the other kernels have no packets: no candidate twice.
-        let settled = |t: Tuning| match t.persistent {
-            true => Tuning { deep_rings: first.deep_rings, ..t },
-            false => Tuning { packets: first.packets, ..t },
+        // A persistent kernel has no rings of its own, the other kernels have no packets, and the rings are for one column where
+        // warpgroups make the rest: no candidate twice.
+        let settled = |t: Tuning| match t {
+            Tuning { persistent: true, .. } => Tuning { packets: t.packets, ..first },
+            Tuning { warpgroups: true, .. } => Tuning { persistent: false, ..first },
+            _ => Tuning { packets: first.packets, ..t },
         };
         let mut seen = Vec::new();
         all.into_iter().map(settled).for_each(|tuning| {
@@ -79,12 +88,19 @@ impl Tuning {
     /// True when a card can run it.
     pub fn fits(self, card: Card) -> bool {
         let packets = (1..=8).contains(&self.packets);
-        packets && (!self.persistent || Tuning::can_persist(card)) && (!self.deep_rings || Tuning::can_be_deep(card))
+        packets
+            && (!self.persistent || Tuning::can_persist(card))
+            && (!self.warpgroups || Tuning::has_warpgroups(card))
+            && (!self.deep_rings || Tuning::can_be_deep(card))
+    }
+
+    fn has_warpgroups(card: Card) -> bool {
+        card.capability == HOPPER && card.shared_bytes >= HOPPER_SHARED_BYTES
     }
 
     fn can_persist(card: Card) -> bool {
-        card.capability == PERSISTENT_CAPABILITY
-            && card.shared_bytes >= PERSISTENT_SHARED_BYTES
+        card.capability == HOPPER
+            && card.shared_bytes >= HOPPER_SHARED_BYTES
             && card.multiprocessors >= PERSISTENT_MULTIPROCESSORS
     }
 
@@ -95,10 +111,11 @@ impl Tuning {
 
 impl std::fmt::Display for Tuning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Tuning { persistent, packets, deep_rings } = self;
-        match persistent {
-            true => write!(f, "persistent kernel, {packets} packets under way"),
-            false => write!(f, "a kernel a phase, {} rings", if *deep_rings { "deep" } else { "shallow" }),
+        let Tuning { persistent, packets, warpgroups, deep_rings } = self;
+        match (persistent, warpgroups) {
+            (true, _) => write!(f, "persistent kernel, {packets} packets under way"),
+            (false, true) => write!(f, "a kernel a phase, by warpgroups"),
+            (false, false) => write!(f, "a kernel a phase, {} rings", if *deep_rings { "deep" } else { "shallow" }),
         }
     }
 }
@@ -191,8 +208,8 @@ mod tests {
     #[test]
     fn the_table_knows_each_kind_of_card() {
         for (card, deep) in [(H200, true), (A100, true), (RTX_3050, false), (L4, false), (RTX_5090, false)] {
-            let Tuning { persistent, deep_rings, .. } = Tuning::of(card);
-            assert_eq!((persistent, deep_rings), (card == H200, deep), "{card:?}");
+            let Tuning { persistent, warpgroups, deep_rings, .. } = Tuning::of(card);
+            assert_eq!((persistent, warpgroups, deep_rings), (card == H200, card == H200, deep), "{card:?}");
         }
         let persistent = |card| Tuning::candidates(card).iter().any(|tuning| tuning.persistent);
         assert!(persistent(H200) && !persistent(A100) && !persistent(RTX_5090));

@@ -25,11 +25,11 @@ macro_rules! images {
     ($($name:literal),*) => { &[$(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin"))),*] };
 }
 
-static KERNELS: &[&[u8]] = images!("layer", "frame", "head", "codec");
+static KERNELS: &[&[u8]] = images!("layer", "wgmma", "frame", "head", "codec");
 #[cfg(feature = "twins")]
-static READ_TWINS: &[&[u8]] = images!("layer.read", "frame.read", "head.read");
+static READ_TWINS: &[&[u8]] = images!("layer.read", "wgmma.read", "frame.read", "head.read");
 #[cfg(feature = "twins")]
-static COMPUTE_TWINS: &[&[u8]] = images!("layer.compute", "frame.compute", "head.compute");
+static COMPUTE_TWINS: &[&[u8]] = images!("layer.compute", "wgmma.compute", "frame.compute", "head.compute");
 
 /// Which variant of the kernels to run (`kernels/twin.cuh`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +193,17 @@ fn reason(error: &DriverError) -> String {
     }
 }
 
+/// True when the driver's library can be loaded. A program with candle's CUDA backend is bound to it and would not have started.
+fn has_driver() -> bool {
+    #[cfg(feature = "candle-cuda")]
+    return true;
+    #[cfg(not(feature = "candle-cuda"))]
+    // SAFETY: opens and closes the driver's library; it has no other effect.
+    unsafe {
+        sys::is_culib_present()
+    }
+}
+
 /// Names of kernels launched, while somebody wants to know; see [`take_launched`].
 static LAUNCHED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 static RECORDING: AtomicBool = AtomicBool::new(false);
@@ -239,8 +250,7 @@ impl Device {
     pub fn open(ordinal: usize) -> Result<Device> {
         let unsupported = |what: String, why: String| Error::Unsupported { what, why };
         let place = format!("cuda:{ordinal}");
-        // SAFETY: opens and closes the driver's library; it has no other effect.
-        if !unsafe { sys::is_culib_present() } {
+        if !has_driver() {
             let why = "no NVIDIA driver on this machine (libcuda is missing); use the CPU or install the driver";
             return Err(unsupported(place, why.into()));
         }

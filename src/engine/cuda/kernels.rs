@@ -17,16 +17,18 @@ pub struct Column {
     pub row: i32,
 }
 
-/// Rounded activations.
+/// Rounded activations, in n-tiles of 4 columns by one group.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Digits {
-    /// `[n-tile][group][lane][8]` u32.
+    /// `[256]` u32 for each tile.
     pub words: Address,
-    /// `[n-tile][group][4]` pairs of f32.
+    /// `[4]` pairs of f32 for each tile.
     pub scales: Address,
     /// Groups of a vector.
     pub groups: i32,
+    /// 1: tiles are `[n-tile][group]`, in the order of mma.sync; more: `[n-tile / beside][group][beside]`, in that of wgmma.
+    pub beside: i32,
 }
 
 /// Weights and cache of a decoder layer.
@@ -280,7 +282,7 @@ pub const END_NOT_FINITE: i32 = 4;
 // The kernels assert the same sizes.
 const _: () = {
     assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 136);
-    assert!(size_of::<Frame>() == 120);
+    assert!(size_of::<Frame>() == 120 && size_of::<Digits>() == 24);
     assert!(size_of::<Head>() == 152 && size_of::<HeadBuffers>() == 56);
     assert!(size_of::<Sequence>() == 96 && size_of::<FrameOut>() == 208 && size_of::<Column>() == 16);
 };

@@ -2,7 +2,7 @@
 
 use super::codec::Codec;
 use super::device::{Event, Graph, Variant};
-use super::kernels::{Column, FrameOut};
+use super::kernels::{Column, FrameOut, Sequence};
 use super::{CudaEngine, Slot};
 use crate::engine::{KernelTime, MemoryUse, Metered, Spread, Traffic};
 use crate::error::{Error, Result};
@@ -44,6 +44,11 @@ impl CudaEngine {
         let column = |i| Column { slot: (i % slots) as i32, position: position as i32, live: 1, row: i as i32 };
         let columns: Vec<Column> = (0..columns).map(column).collect();
         self.device.write(&self.main, self.decoder.columns(), &columns)?;
+        // Choices must not end a sequence: the next replay would find nothing to do.
+        let sequence = Sequence { temperature: 1.0, top_k: 30, max_new: i32::MAX, ..Sequence::default() };
+        for slot in 0..slots {
+            self.device.write(&self.main, self.decoder.sequence(slot), &[sequence])?;
+        }
         let frame = FrameOut { frames: 1, ..FrameOut::default() };
         self.device.write(&self.main, self.decoder.out(), &vec![frame; columns.len()])?;
         let rows: Vec<f32> =

@@ -24,6 +24,17 @@ pub(crate) const SLOTS: usize = 8;
 /// Positions of a slot, a multiple of 64.
 pub(crate) const POSITIONS: usize = 192;
 
+/// Which of the kernels that a device can run a probe takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Products {
+    /// Those of the table ([`Tuning::of`]).
+    Table,
+    /// Those that multiply warp by warp.
+    Warps,
+    /// Those for blocks with little shared memory.
+    Shallow,
+}
+
 /// A model on a device, phase by phase.
 pub(crate) struct Probe {
     device: Device,
@@ -45,16 +56,16 @@ pub(crate) fn kernels(ordinal: usize) -> Result<Vec<String>> {
 }
 
 impl Probe {
-    /// Copies a model to a GPU, with [`SLOTS`] slots of [`POSITIONS`]. `shallow`: with the kernels for blocks with little
-    /// shared memory.
-    pub(crate) fn open(ordinal: usize, export: &Export, shallow: bool) -> Result<Probe> {
+    /// Copies a model to a GPU, with [`SLOTS`] slots of [`POSITIONS`].
+    pub(crate) fn open(ordinal: usize, export: &Export, products: Products) -> Result<Probe> {
         let mut device = Device::open(ordinal)?;
-        if shallow {
+        if products == Products::Shallow {
             device.shared_bytes = device.shared_bytes.min(SHALLOW_SHARED_BYTES);
         }
         let stream = device.stream()?;
         let options = super::Options { slots: SLOTS, positions: POSITIONS, codec: false, ..super::Options::default() };
-        let tuning = Tuning::of(device.card());
+        let table = Tuning::of(device.card());
+        let tuning = Tuning { warpgroups: table.warpgroups && products == Products::Table, ..table };
         let decoder = Decoder::load(Queue { device: &device, stream: &stream }, export, &options, tuning)?;
         let normed = device.zeros(&stream, MAX_COLUMNS * export.config.hidden_size * 4)?;
         Ok(Probe { device, stream, decoder, normed, config: export.config.clone(), stop_inner: export.stop.inner })
@@ -93,7 +104,7 @@ impl Probe {
         fill(buffers.q, MAX_COLUMNS * config.query_size() * 4)?;
         fill(buffers.mlp, MAX_COLUMNS * config.intermediate_size * 4)?;
         for digits in [buffers.hidden, buffers.attention, buffers.inner] {
-            let tiles = MAX_COLUMNS / 4 * digits.groups as usize;
+            let tiles = MAX_COLUMNS.div_ceil(4) * digits.groups as usize;
             fill(digits.words, tiles * 1024)?;
             fill(digits.scales, tiles * 32)?;
         }
@@ -192,38 +203,39 @@ impl Probe {
 
     /// LayerNorm of the residual stream, rounded; only the wide kernels leave it.
     pub(crate) fn rounded_norm(&self, columns: usize) -> Result<Rounded> {
-        self.rounded(self.decoder.buffers.hidden, columns)
+        self.rounded(self.decoder.buffers(columns).hidden, columns)
     }
 
     /// The output of attention, rounded.
     pub(crate) fn rounded_attention(&self, columns: usize) -> Result<Rounded> {
-        self.rounded(self.decoder.buffers.attention, columns)
+        self.rounded(self.decoder.buffers(columns).attention, columns)
     }
 
     /// The MLP's activation, rounded.
     pub(crate) fn rounded_inner(&self, columns: usize) -> Result<Rounded> {
-        self.rounded(self.decoder.buffers.inner, columns)
+        self.rounded(self.decoder.buffers(columns).inner, columns)
     }
 
     /// Sets what project_out multiplies: attention's output and the MLP's activation, both of all columns.
     pub(crate) fn set_rounded(&self, attention: &Rounded, inner: &Rounded) -> Result<()> {
-        self.write_rounded(self.decoder.buffers.attention, attention)?;
-        self.write_rounded(self.decoder.buffers.inner, inner)
+        let buffers = self.decoder.buffers(attention.columns);
+        self.write_rounded(buffers.attention, attention)?;
+        self.write_rounded(buffers.inner, inner)
     }
 
     fn rounded(&self, digits: Digits, columns: usize) -> Result<Rounded> {
         let groups = digits.groups as usize;
-        let tiles = columns.div_ceil(4) * groups;
+        let tiles = tiles_of(digits, columns);
         let words: Vec<u32> = self.read(digits.words, tiles * 256)?;
         let scales: Vec<[f32; 2]> = self.read(digits.scales, tiles * 4)?;
         let mut out = Rounded::zeros(groups * GROUP, columns, Order::Bytes);
         for group in 0..columns * groups {
             let (c, g) = (group / groups, group % groups);
-            let tile = c / 4 * groups + g;
+            let tile = tile_of(digits, c, g);
             [out.scale[group], out.offset[group]] = scales[tile * 4 + c % 4];
             for k in 0..GROUP {
                 let digit = |digit: usize| {
-                    let (word, byte) = place(c, k, digit);
+                    let (word, byte) = place(digits, c, k, digit);
                     i16::from((words[tile * 256 + word] >> (8 * byte)) as u8 as i8)
                 };
                 out.q[group * GROUP + k] = 256 * digit(0) + digit(1);
@@ -235,19 +247,19 @@ impl Probe {
 
     fn write_rounded(&self, digits: Digits, x: &Rounded) -> Result<()> {
         let groups = x.groups();
-        let tiles = x.columns.div_ceil(4) * groups;
+        let tiles = tiles_of(digits, x.columns);
         // Columns past the last of a tile stay poison.
         let mut words = vec![u32::from_ne_bytes([POISON; 4]); tiles * 256];
         let mut scales = vec![[f32::NAN; 2]; tiles * 4];
         for group in 0..x.columns * groups {
             let (c, g) = (group / groups, group % groups);
-            let tile = c / 4 * groups + g;
+            let tile = tile_of(digits, c, g);
             scales[tile * 4 + c % 4] = [x.scale[group], x.offset[group]];
             for (k, &q) in x.q[group * GROUP..][..GROUP].iter().enumerate() {
                 let low = q as i8;
                 let high = ((q - i16::from(low)) >> 8) as i8;
                 for (digit, value) in [high, low].into_iter().enumerate() {
-                    let (word, byte) = place(c, k, digit);
+                    let (word, byte) = place(digits, c, k, digit);
                     let word = &mut words[tile * 256 + word];
                     *word = *word & !(0xff << (8 * byte)) | u32::from(value as u8) << (8 * byte);
                 }
@@ -342,10 +354,26 @@ impl Probe {
     }
 }
 
-/// Word and byte, within a tile of four columns by one group, of digit 0 (high) or 1 (low) of column `c` and activation `k`.
-fn place(c: usize, k: usize, digit: usize) -> (usize, usize) {
-    let lane = (c % 4 * 2 + digit) * 4 + k % 16 / 4;
-    (lane * 8 + k / 32 * 2 + k % 32 / 16, k % 4)
+/// Index of the tile of column `c` and group `g`, as `digit_tile` of common.cuh.
+fn tile_of(digits: Digits, c: usize, g: usize) -> usize {
+    let (groups, beside, tile) = (digits.groups as usize, digits.beside as usize, c / 4);
+    (tile / beside * groups + g) * beside + tile % beside
+}
+
+/// Tiles that hold so many columns.
+fn tiles_of(digits: Digits, columns: usize) -> usize {
+    columns.div_ceil(4 * digits.beside as usize) * (digits.beside * digits.groups) as usize
+}
+
+/// Word and byte, within a tile of four columns by one group, of digit 0 (high) or 1 (low) of column `c` and activation `k`, as
+/// `store_digits` of common.cuh.
+fn place(digits: Digits, c: usize, k: usize, digit: usize) -> (usize, usize) {
+    let (of_column, four, sixteen) = (c % 4 * 2 + digit, k % 16 / 4, k / 16);
+    let word = match digits.beside {
+        1 => (of_column * 4 + four) * 8 + sixteen,
+        _ => sixteen * 32 + of_column * 4 + four,
+    };
+    (word, k % 4)
 }
 
 /// Place of column `d` of the value of a position within a head's cache.

@@ -15,6 +15,8 @@ mod cuda;
 mod forward;
 mod judge;
 mod model;
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) use model::random as random_model;
 mod products;
 pub mod registry;
 #[cfg(test)]

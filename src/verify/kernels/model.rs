@@ -123,7 +123,7 @@ pub(super) fn export(config: ModelConfig, layers: Vec<Layer>) -> Export {
 }
 
 /// A model of random layers, of size such that neither residual nor logits grow out of hand.
-pub(super) fn random(head_dim: usize, layer_types: Vec<LayerType>) -> Export {
+pub(crate) fn random(head_dim: usize, layer_types: Vec<LayerType>) -> Export {
     let config = config(head_dim, layer_types, 1e-5);
     let small = |seed: u32, n: usize, k: usize| {
         let mut w = random_int4(seed, n, k);

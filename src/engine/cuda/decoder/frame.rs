@@ -88,7 +88,7 @@ impl Decoder {
     }
 
     /// First tile of gate and up.
-    fn first_mlp_tile(&self) -> usize {
+    pub(super) fn first_mlp_tile(&self) -> usize {
         let kernels::Shape { heads, kv_heads, head_dim, .. } = self.shape;
         ((2 * kv_heads + heads) * head_dim) as usize / pack::ROWS
     }

@@ -9,7 +9,8 @@ use super::super::kernels::{
     self, Address, Buffers, Column, Digits, Frame, FrameOut, Head, HeadBuffers, Sequence, Shape,
 };
 use super::{
-    DEEP, Decoder, Functions, MAX_CHUNKS, MAX_COLUMNS, NARROW_COLUMNS, SHALLOW, SPAN, STATIC_BYTES, frame, limits, pack,
+    DEEP, Decoder, Functions, MAX_CHUNKS, MAX_COLUMNS, NARROW_COLUMNS, SHALLOW, SPAN, STATIC_BYTES, frame, limits,
+    pack, warpgroups,
 };
 use crate::config::{LayerType, MIN_NEW_TOKENS, ModelConfig, STOP_THRESHOLD};
 use crate::engine::cpu::plain;
@@ -93,8 +94,9 @@ fn shape(config: &ModelConfig, positions: usize) -> Shape {
 }
 
 fn digits(arena: &mut Arena<'_>, k: usize) -> Result<Digits> {
-    let tiles = MAX_COLUMNS / 4 * (k / GROUP);
-    Ok(Digits { words: arena.zeros(tiles * 1024)?, scales: arena.zeros(tiles * 32)?, groups: (k / GROUP) as i32 })
+    let tiles = warpgroups::MOST_TILES.max(MAX_COLUMNS / 4) * (k / GROUP);
+    let (words, scales) = (arena.zeros(tiles * 1024)?, arena.zeros(tiles * 32)?);
+    Ok(Digits { words, scales, groups: (k / GROUP) as i32, beside: 1 })
 }
 
 /// Working memory of the layers, around the residual stream `x`.
@@ -126,6 +128,7 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
     let [norm_columns, project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
     let [attend, scores, choose] = device.kernels([attend, "scores", "choose_token"])?;
     let frame = if tuning.persistent { frame::kernel(device, config)? } else { None };
+    let warpgroups = if tuning.warpgroups { warpgroups::kernels(device, config)? } else { None };
     Ok(Functions {
         project_in: [in_4, in_8],
         project_out: [out_4, out_8],
@@ -137,6 +140,7 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
         scores,
         choose,
         frame,
+        warpgroups,
     })
 }
 

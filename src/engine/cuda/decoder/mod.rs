@@ -4,6 +4,7 @@ mod frame;
 mod limits;
 mod load;
 mod phases;
+mod warpgroups;
 
 use super::device::{Kernel, Memory};
 use super::kernels::{self, Address, Buffers, Frame, Head, HeadBuffers, Sequence, Shape};
@@ -53,6 +54,7 @@ pub struct Functions {
     scores: Kernel,
     choose: Kernel,
     frame: Option<Kernel>,
+    warpgroups: Option<warpgroups::Kernels>,
 }
 
 /// The language model on a device.

@@ -31,7 +31,7 @@ impl Decoder {
         match () {
             () if self.persists_choice(columns) => 2.0 / f64::from(self.head.quantizers),
             () if self.persists(columns) => 3.0,
-            () => (self.layers.len() * 3 + 2) as f64,
+            () => (self.layers.len() * (3 + usize::from(self.by_warpgroups(columns))) + 2) as f64,
         }
     }
 
@@ -50,11 +50,14 @@ impl Decoder {
     /// # Errors
     /// [`Error::Device`].
     pub fn project_in(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
+        if self.by_warpgroups(columns) {
+            return self.project_in_by_warpgroups(on, layer, columns);
+        }
         let groups = self.shape.hidden as usize / GROUP;
         let (columns_arg, tiles_arg) = (columns as i32, self.tiles as i32);
         if columns > NARROW_COLUMNS {
             let grid = [columns, 1, 1];
-            self.launch(on, &self.functions.norm_columns, layer, (grid, THREADS, 0), &[])?;
+            self.launch(on, &self.functions.norm_columns, layer, columns, (grid, THREADS, 0), &[])?;
             let tile_bytes = groups * columns.min(PROMPT_COLUMNS) * pack::ROWS * 4;
             let rings = PROMPT_DEPTH * RING_STEP;
             let round = self.shared_bytes.saturating_sub(rings + PROMPT_STATIC_BYTES) / tile_bytes;
@@ -63,9 +66,9 @@ impl Decoder {
             let grid = [self.blocks.min(self.tiles), columns.div_ceil(PROMPT_COLUMNS), 1];
             let more = [pointer(&columns_arg), pointer(&tiles_arg), pointer(&round_arg)];
             let sizes = (grid, THREADS, rings + round * tile_bytes);
-            self.launch(on, &self.functions.project_in_wide, layer, sizes, &more)?;
+            self.launch(on, &self.functions.project_in_wide, layer, columns, sizes, &more)?;
             let sizes = ([self.shape.intermediate as usize / GROUP, columns.div_ceil(4), 1], 128, 0);
-            return self.launch(on, &self.functions.round_columns, layer, sizes, &more[..1]);
+            return self.launch(on, &self.functions.round_columns, layer, columns, sizes, &more[..1]);
         }
         let tile_bytes = groups * columns * pack::ROWS * 4;
         let most = self.tiles.div_ceil(self.blocks);
@@ -76,7 +79,7 @@ impl Decoder {
         let round_arg = round as i32;
         let more = [pointer(&columns_arg), pointer(&tiles_arg), pointer(&round_arg)];
         let sizes = ([self.blocks.min(self.tiles), 1, 1], THREADS, shared);
-        self.launch(on, &self.functions.project_in[usize::from(columns > 4)], layer, sizes, &more)
+        self.launch(on, &self.functions.project_in[usize::from(columns > 4)], layer, columns, sizes, &more)
     }
 
     /// Attention.
@@ -88,7 +91,7 @@ impl Decoder {
         let (heads, kv_heads) = (self.shape.heads as usize, self.shape.kv_heads as usize);
         let items = kv_heads * (heads / kv_heads).div_ceil(ITEM_HEADS);
         let sizes = ([items, positions.div_ceil(SPAN).min(MAX_CHUNKS), columns], 128, 0);
-        self.launch(on, &self.functions.attend, layer, sizes, &[])
+        self.launch(on, &self.functions.attend, layer, columns, sizes, &[])
     }
 
     /// o_proj and down_proj, added to the residual stream.
@@ -96,6 +99,9 @@ impl Decoder {
     /// # Errors
     /// [`Error::Device`].
     pub fn project_out(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
+        if columns <= NARROW_COLUMNS && self.by_warpgroups(columns) {
+            return self.project_out_by_warpgroups(on, layer, columns);
+        }
         let row_tiles = self.shape.hidden as usize / pack::ROWS;
         let columns_arg = columns as i32;
         let (kernel, grid, shared) = if columns > NARROW_COLUMNS {
@@ -104,22 +110,23 @@ impl Decoder {
         } else {
             (&self.functions.project_out[usize::from(columns > 4)], [row_tiles, 1, 1], self.depth[1] * RING_STEP)
         };
-        self.launch(on, kernel, layer, (grid, THREADS, shared), &[pointer(&columns_arg)])
+        self.launch(on, kernel, layer, columns, (grid, THREADS, shared), &[pointer(&columns_arg)])
     }
 
-    /// Launches a kernel of layer.cu: `(grid, block, shared bytes)` and what it takes beside the structs.
-    fn launch(
+    /// Launches a kernel of a layer: `(grid, block, shared bytes)` and what it takes beside the structs.
+    pub(super) fn launch(
         &self,
         on: Queue<'_>,
         kernel: &Kernel,
         layer: usize,
+        columns: usize,
         (grid, block, shared): ([usize; 3], usize, usize),
         more: &[*mut c_void],
     ) -> Result<()> {
-        let (shape, layer, buffers) = (&self.shape, &self.layers[layer], &self.buffers);
+        let (shape, layer, buffers) = (&self.shape, &self.layers[layer], &self.buffers(columns));
         let mut arguments = [&[pointer(shape), pointer(layer), pointer(buffers)], more].concat();
         let launch = Launch { grid, block, shared, start: Start::Early };
-        // SAFETY: the kernels of layer.cu take these structs and integers; `load` reserved every buffer for MAX_COLUMNS
+        // SAFETY: the kernels of a layer take these structs and integers; `load` reserved every buffer for MAX_COLUMNS
         // columns, which no caller exceeds.
         unsafe { on.launch(kernel, launch, &mut arguments) }
     }

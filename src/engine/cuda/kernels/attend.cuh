@@ -49,9 +49,6 @@ template <int D> struct AttendShared {
     int last;
 };
 
-DI void copy16(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
-}
 DI void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -109,11 +106,17 @@ DI uint32_t within(int p, const Range& range) {
     return ((unsigned)(p - range.first) <= seen ? 0x0000FFFFu : 0u) | ((unsigned)(p + 1 - range.first) <= seen ? 0xFFFF0000u : 0u);
 }
 
+// Rounds 128 columns of attention's output; a whole warp calls it.
+DI void round_attention(const Buffers& b, int c, int unit, const float (&o)[4], int lane) {
+    const int to = digit_tile(b.attention, c, unit);
+    store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane, b.attention.beside);
+}
+
 // One chunk of an item. `early`: its first span was fetched before the newest key and value were written. `sync`: a barrier of
-// the team.
+// the team. `alone`: it is the only chunk, and its output is rounded at once, to the bits that a join of one would make.
 template <int D, class Sync>
 DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, const Range& range,
-                     int chunk, bool early, int w, int lane) {
+                     int chunk, bool early, bool alone, int w, int lane) {
     constexpr int PIECES = D / 32, TILES = D / 64;  // 16-byte pieces of a key; tiles of 16 dims a warp
     const int g = lane >> 2, t = lane & 3, two = 2 * (t & 1);  // this lane's sums are of heads two and two + 1
     const int thread = w * 32 + lane;
@@ -220,6 +223,22 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
         for (int j = 0; j < 4; j++) o[tile][j] += __shfl_xor_sync(ALL, o[tile][j], 2);
+    if (alone) {
+        float* out = reinterpret_cast<float*>(m.v);  // [head][D]
+        sync();                                      // everyone has used the values
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    if (t < 2) out[(two + j) * D + (w * TILES + tile) * 16 + g + 8 * r] = __fdiv_rn(__fadd_rn(o[tile][j + 2 * r], 0.f), sum[j]);
+        sync();
+        if (w >= item.heads * D / GROUP) return;
+        const float4 four = reinterpret_cast<const float4*>(out)[w * 32 + lane];
+        round_attention(b, c, item.first_head * D / GROUP + w, {four.x, four.y, four.z, four.w}, lane);
+        return;
+    }
     if (t >= 2) return;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
@@ -269,16 +288,16 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
     }
 #pragma unroll
     for (int j = 0; j < 4; j++) o[j] = __fdiv_rn(o[j], sum[H == 2 ? mine : 0]);
-    int to = (c >> 2) * b.attention.groups + unit;
-    store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane);
+    round_attention(b, c, unit, o, lane);
 }
 
-// One chunk of an item, the `index`-th, and the join of all its chunks by the team that finishes the last; `joined(lane)` is told of each
+// One chunk of an item, the `index`-th, and, unless it is `alone`, the join of all its chunks by the team that finishes the last; `joined(lane)` is told of each
 // rounded group, by a whole warp.
 template <int D, class Sync, class Joined>
 DI void attend_item(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, int index,
-                    const Range& range, int chunk, bool early, int w, int lane, Joined joined) {
-    attend_chunk<D>(m, sync, s, l, b, c, slot, item, range, chunk, early, w, lane);
+                    const Range& range, int chunk, bool early, bool alone, int w, int lane, Joined joined) {
+    attend_chunk<D>(m, sync, s, l, b, c, slot, item, range, chunk, early, alone, w, lane);
+    if (alone) return;
     sync();
     if (w == 0 && lane == 0) m.last = arrive_last(b.attention_arrivals + c * items(s) + index, range.chunks());
     sync();

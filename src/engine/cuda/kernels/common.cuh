@@ -30,12 +30,17 @@ struct __align__(16) Column {
     int row;       // row of the residual stream x
 };
 
-// Rounded activations: `words` [n-tile][group][lane][8], `scales` [n-tile][group][4] = (s, s * sum of q).
+// Rounded activations, in n-tiles of 4 columns by one group: `words` [256] each, `scales` [4] = (s, s * sum of q).
 struct Digits {
     uint32_t* words;
     float2* scales;
     int groups;
+    int beside;  // 1: tiles are [n-tile][group], in the order of mma.sync; more: [n-tile / beside][group][beside], in that of wgmma
 };
+DI int digit_tile(const Digits& d, int column, int group) {
+    const int tile = column >> 2;
+    return d.beside == 1 ? tile * d.groups + group : (tile / d.beside * d.groups + group) * d.beside + tile % d.beside;
+}
 
 // ---- programmatic dependent launch (compute capability 9.0 and up; nothing below) ----------------------------------------
 // A kernel lets the next one start at once, prefetches weights, and waits before it touches anything another kernel writes.
@@ -81,6 +86,12 @@ DI uint2 load_stream2(const void* p) {
     uint2 v;
     asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
+}
+
+DI void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+// Asks for 16 bytes, past L1, into shared memory.
+DI void copy16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 
 // A lane's share of a 16 x 128 int4 tile. Lane (g = lane / 4, t = lane % 4) holds rows g and g + 8. Byte i of a word is
@@ -217,8 +228,8 @@ DI float quotient(float x, float s, float inverse) {
 constexpr float LEAST_FAST_MAXIMUM = 1e-20f;
 
 // A whole warp rounds one group; the lane holds columns 4 lane .. 4 lane + 3. `words` is the fragment of the group's
-// n-tile, `scales` its four pairs, `c` the column within the n-tile.
-DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c, int lane) {
+// n-tile, `scales` its four pairs, `c` the column within the n-tile, `order` that of Digits::beside.
+DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c, int lane, int order = 1) {
     uint32_t m = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) m = max(m, __float_as_uint(fabsf(v[i])));
@@ -240,9 +251,10 @@ DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c
 #pragma unroll
     for (int i = 0; i < 4; i++) q[i] += 128;  // so that lo is a signed byte: hi = (q + 128) >> 8
     uint32_t hi = __byte_perm(__byte_perm(q[0], q[1], 0x0051), __byte_perm(q[2], q[3], 0x0051), 0x5410);
-    int at = (c * 8 + (lane & 3)) * 8 + (lane >> 2);
+    // mma.sync: [digit of a column][4 activations of 16][16 of 128]; wgmma: [16 of 128][digit of a column][4 of 16].
+    const int at = order == 1 ? (c * 8 + (lane & 3)) * 8 + (lane >> 2) : (lane >> 2) * 32 + c * 8 + (lane & 3);
     words[at] = hi;
-    words[at + 32] = lo;
+    words[at + (order == 1 ? 32 : 4)] = lo;
     if (lane == 0) scales[c] = make_float2(s, __fmul_rn(s, __int2float_rn(sum)));
 }
 

@@ -15,6 +15,7 @@
 // does not fit the instruction cache is fetched from L2 each time, and that is slower than all the arithmetic (docs/cuda.md). The
 // order of sums is that of the launches of layer.cu and head.cu, so the bits are the same.
 #include "attend.cuh"
+#include "bulk.cuh"
 #include "head.cuh"
 
 constexpr int BLOCK = 24 * 32;
@@ -48,26 +49,7 @@ constexpr int CHOSEN = 1024;                // rows a choice may have to compare
 constexpr int MOST_BLOCKS = 256;
 constexpr int HEAD_TILES = 3;               // a thread's tiles of the head at most
 
-// ---- barriers in shared memory -----------------------------------------------------------------------------------------------
-DI uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-DI void barrier_init(uint64_t* b, int arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory"); }
-DI void barrier_arrive(uint64_t* b) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
-DI void barrier_expect(uint64_t* b, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
-}
-// Waits for the end of the phase of this parity. A wait of seconds is a fault.
-DI void barrier_wait(uint64_t* b, uint32_t parity) {
-    uint32_t done = 0;
-    for (int spins = 0; !done; spins++) {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
-        if (spins > 1 << 24) __trap();
-    }
-}
-DI void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
-                 "r"(shared_address(b)) : "memory");
-}
+// ---- barriers of some roles ----------------------------------------------------------------------------------------------------
 DI void team_sync() { asm volatile("bar.sync 1, %0;" ::"n"(TEAM) : "memory"); }
 DI void consumers_sync() { asm volatile("bar.sync 2, %0;" ::"n"(CONSUMERS * 32) : "memory"); }
 DI void finishers_sync() { asm volatile("bar.sync 4, %0;" ::"n"(FINISHERS * 32) : "memory"); }
@@ -103,9 +85,9 @@ template <int C, int D> struct __align__(128) Shared {
     float out[2][CONSUMERS][C][ROWS];
     float2 moments[C * WARPS];
     float2 team_moments[2][WARPS];
-    float2 stats[4];
     Column columns[C];
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], summed[MOST_TILES];
+    uint64_t begun;           // consumers have the layer's input
     int n_qkv, n_in, n_head;  // this block's tiles
 };
 
@@ -129,6 +111,7 @@ template <int C, int D> struct Block {
     __device__ __forceinline__ int groups() const { return s.hidden / GROUP; }
     __device__ __forceinline__ int row_tiles() const { return s.hidden / ROWS; }
     __device__ __forceinline__ bool has_rows() const { return (int)blockIdx.x < row_tiles(); }
+    __device__ __forceinline__ bool chooses() const { return blockIdx.x == gridDim.x - 1; }  // the last block has no rows where some have none
     __device__ __forceinline__ int down() const { return b.inner.groups; }
     __device__ __forceinline__ int o() const { return b.attention.groups; }
     __device__ __forceinline__ int pairs() const { return (columns() + 1) / 2; }
@@ -141,7 +124,6 @@ template <int C, int D> struct Block {
 // Makes the compiler forget where a value came from. What follows from a warp's and a lane's number alone it would compute once,
 // before the loops over steps and layers, and keep in more registers than there are; so each phase starts from a fresh number.
 DI void forget(int& value) { asm volatile("" : "+r"(value)); }
-DI void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- producer ----------------------------------------------------------------------------------------------------------------
 template <int C, int D> DI void produce(const Block<C, D>& k) {
@@ -279,7 +261,7 @@ DI unsigned long long kth(Choice& m, const Head& h, const float* logits, int k, 
     return found;
 }
 
-// Chooses the next token of column `c` as `choose_token` does, and starts the next pass. All consumers of block c call it.
+// Chooses the next token of column `c` as `choose_token` does, and starts the next pass. All consumers of the choosing block call it.
 template <int C, int D> DI void choose(const Block<C, D>& k, int c, int thread, unsigned due) {
     Choice& m = *reinterpret_cast<Choice*>(k.words());
     const Head& h = k.h;
@@ -593,8 +575,8 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
                 consumers_sync();
             }
             if (w == 0 && lane == 0) signal(k.counter(LOGITS));
-            if (blockIdx.x < k.columns()) {
-                choose(k, blockIdx.x, w * 32 + lane, 2 * gridDim.x * (step + 1));
+            if (k.chooses()) {
+                choose(k, 0, w * 32 + lane, 2 * gridDim.x * (step + 1));
                 fresh();
             }
         }
@@ -602,6 +584,7 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
         for (int l = 0; l < k.f.layers_in(step); l++, layers++) {
             const bool begins = k.f.head && l == 0;
             norm(k.layer(l).norm, k.s.eps, begins ? START : X, begins ? k.columns() * (step + 1) : x_a_layer * layers, begins);
+            if (lane == 0) barrier_arrive(&m.begun);
             multiply(m.n_qkv, 0, false);
             hand_over();
             multiply(m.n_in - m.n_qkv, m.n_qkv, true);
@@ -631,44 +614,37 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
 // The stop head: LayerNorm of the normed hidden states, then this block's rows of the inner layer.
 template <int C, int D> DI void stop_head(const Block<C, D>& k, int w, int lane) {
     Shared<C, D>& m = k.m();
-    constexpr int ROOM = sizeof(m.attend.k) + sizeof(m.attend.v);
+    static_assert(sizeof(m.attend.k) >= WARPS * GROUP * 4, "hidden states in the place of the keys");
     float* h = reinterpret_cast<float*>(&m.attend);
-    const int at_once = C == 1 ? 1 : min(4, ROOM / (k.h.hidden * 4));
+    const int n = k.groups() > w ? (k.groups() - w + 3) / 4 : 0;  // this warp's groups: w, w + 4, ...
+    auto mine = [&](int i) { return reinterpret_cast<float4*>(h) + (w + 4 * i) * 32 + lane; };  // only this lane's until the end
+    auto column = [&](int i) { return (w + 4 * i) * GROUP + lane * 4; };
 #pragma unroll 1
-    for (int c0 = 0; c0 < k.columns(); c0 += at_once) {
-        const int n = C == 1 ? 1 : min(at_once, k.columns() - c0);
+    for (int i = 0; i < n; i++) copy16(mine(i), k.b.x + (size_t)m.columns[0].row * k.h.hidden + column(i));
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    // Twice the moments of all: of the hidden state, then of its norm.
 #pragma unroll 1
-        for (int c = 0; c < n; c++) {
-            float v[4][4];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (w + 4 * i < k.groups()) load4(k.b.x + (size_t)m.columns[c0 + c].row * k.h.hidden + (w + 4 * i) * GROUP + lane * 4, v[i]);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                if (w + 4 * i >= k.groups()) continue;
-                const float2 moments = group_moments(v[i]);
-                if (lane == 0) m.team_moments[0][w + 4 * i] = moments;
-            }
-            team_sync();
-            const float2 stat = join_moments(m.team_moments[0], k.groups(), k.h.eps);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int g = w + 4 * i;
-                if (g >= k.groups()) continue;
-                normalize(v[i], stat, k.h.norm + g * GROUP + lane * 4);
-                reinterpret_cast<float4*>(h + c * k.h.hidden)[g * 32 + lane] = make_float4(v[i][0], v[i][1], v[i][2], v[i][3]);
-                const float2 moments = group_moments(v[i]);
-                if (lane == 0) m.team_moments[1][g] = moments;
-            }
-            team_sync();
-            if (w == 0 && lane == 0) m.stats[c] = join_moments(m.team_moments[1], k.groups(), 1e-5f);
+    for (int which = 0; which < 2; which++) {
+#pragma unroll 1
+        for (int i = 0; i < n; i++) {
+            const float4 t = *mine(i);
+            const float2 moments = group_moments({t.x, t.y, t.z, t.w});
+            if (lane == 0) m.team_moments[which][w + 4 * i] = moments;
         }
         team_sync();
+        const float2 stat = join_moments(m.team_moments[which], k.groups(), which ? STOP_EPS : k.h.eps);
 #pragma unroll 1
-        for (int row = blockIdx.x + w * gridDim.x; row < k.h.inner; row += 4 * gridDim.x)
-            stop_row(k.h, k.hb.stop + (size_t)c0 * k.h.inner, n, h, m.stats, row, lane);
-        team_sync();
+        for (int i = 0; i < n; i++) {
+            const float4 t = *mine(i);
+            float v[4] = {t.x, t.y, t.z, t.w};
+            if (which == 0) normalize(v, stat, k.h.norm + column(i));
+            *mine(i) = which ? stop_input(k.h, v, stat, column(i)) : make_float4(v[0], v[1], v[2], v[3]);
+        }
     }
+    team_sync();
+#pragma unroll 1
+    for (int row = blockIdx.x + w * gridDim.x; row < k.h.inner; row += 4 * gridDim.x) stop_row(k.h, k.hb.stop, 1, h, row, lane);
+    team_sync();
 }
 
 // Calls each(c, item, chunk, range) for this block's share of all chunks of a layer.
@@ -745,7 +721,7 @@ template <int C, int D> DI void attend_beside(const Block<C, D>& k, int w, int l
                     if (speaks) await(k.counter(QUERIES), gridDim.x * (layers + 1));
                     team_sync();
                 }
-                attend_item<D>(m.attend, [] { team_sync(); }, k.s, layer, k.b, c, m.columns[c].slot, item, index, range, chunk, early && !waited, w, lane,
+                attend_item<D>(m.attend, [] { team_sync(); }, k.s, layer, k.b, c, m.columns[c].slot, item, index, range, chunk, early && !waited, false, w, lane,
                                [&](int lane) {
                                    if (lane == 0) signal(k.counter(ATTENTION));
                                });
@@ -768,6 +744,9 @@ template <int C, int D> DI void finish(const Block<C, D>& k, int which, int lane
     for (int step = 0; step < k.f.steps; step++)
 #pragma unroll 1
         for (int l = 0; l < k.f.layers_in(step); l++, parity ^= 1) {
+            // Not before this block's consumers, even where it has no tile to wait for: its arrivals would be taken for another block's,
+            // and its consumers may still read what the others go on to write.
+            barrier_wait(&m.begun, parity);
             bool told = false;
             auto tell = [&](Counter counter) {
                 finishers_sync();
@@ -798,6 +777,7 @@ template <int C, int D> DI void run(const Block<C, D>& k) {
         m.n_qkv = share_of(first_mlp_tile(k.s)), m.n_in = share_of(k.f.tiles), m.n_head = share_of(k.head_tiles());
         for (int i = 0; i < k.f.slots; i++) barrier_init(m.full + i, 1), barrier_init(m.empty + i, CONSUMERS);
         for (int i = 0; i < MOST_TILES; i++) barrier_init(m.summed + i, CONSUMERS);
+        barrier_init(&m.begun, CONSUMERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     if (threadIdx.x < k.columns()) m.columns[threadIdx.x] = k.b.columns[threadIdx.x];

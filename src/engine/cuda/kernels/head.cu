@@ -28,8 +28,7 @@ struct Tiles {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b, int columns, int round,
                                                                      int phase) {
     extern __shared__ __align__(16) uint8_t head_shared[];
-    __shared__ float2 moments[8 * WARPS];
-    __shared__ float2 stats[8];
+    __shared__ float2 moments[8 * WARPS], normed_moments[8 * WARPS];
     const int groups = a.hidden / GROUP, w = threadIdx.x >> 5, lane = threadIdx.x & 31, column_tiles = (columns + 3) / 4, blocks = gridDim.x;
     float* h = reinterpret_cast<float*>(head_shared);
     uint32_t* words = reinterpret_cast<uint32_t*>(h + columns * a.hidden);
@@ -38,6 +37,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
     const Tiles all = {a, phase};
     const int tiles = all.count(), n = (tiles - (int)blockIdx.x + blocks - 1) / blocks;
     launch_dependents();
+    for (int i = threadIdx.x * 128; i < a.hidden * 4; i += THREADS * 128)  // the stop head's rows come last
+        for (int row = blockIdx.x; row < a.inner; row += blocks) prefetch(reinterpret_cast<const uint8_t*>(a.stop_up + (size_t)row * a.hidden) + i);
     Tile8 ahead[2];
     auto fetch = [&](Tile8& to, int i) {
         if (!a.bf16 && i < n && w < groups) to = load_tile8(a.rows + ((size_t)all.tile(blockIdx.x + i * blocks) * groups + w) * TILE8, lane);
@@ -48,28 +49,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
     int live = 0;
     for (int c = 0; c < columns; c++) live |= b.columns[c].live;
     if (!live) return;
-    for (int c = 0; c < columns; c++) {
-        float v[4];
-        if (w < groups) {
-            load4(b.x + (size_t)b.columns[c].row * a.hidden + w * GROUP + lane * 4, v);
-            float2 m = group_moments(v);
-            if (lane == 0) moments[c * WARPS + w] = m;
-        }
-        __syncthreads();
-        float2 m = make_float2(0, 0);
-        if (w < groups) {
-            normalize(v, join_moments(moments + c * WARPS, groups, a.eps), a.norm + w * GROUP + lane * 4);
-            reinterpret_cast<float4*>(h + c * a.hidden)[w * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
-            if (blockIdx.x == 0 && b.normed) reinterpret_cast<float4*>(b.normed + (size_t)c * a.hidden)[w * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
-            int at = (c >> 2) * groups + w;
-            if (!a.bf16) store_digits(v, words + at * FRAGMENT, scales + at * 4, c & 3, lane);
-            m = group_moments(v);
-        }
-        __syncthreads();  // everyone has joined the moments of x; now those of its norm
-        if (w < groups && lane == 0) moments[c * WARPS + w] = m;
+    // All columns are asked for at once; a lane reads only what it copied or wrote itself.
+    auto mine = [&](int c) { return reinterpret_cast<float4*>(h + c * a.hidden) + w * 32 + lane; };
+    const int own = w < groups ? columns : 0;
+    for (int c = 0; c < own; c++) copy16(mine(c), b.x + (size_t)b.columns[c].row * a.hidden + w * GROUP + lane * 4);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    for (int c = 0; c < own; c++) {
+        const float4 t = *mine(c);
+        const float v[4] = {t.x, t.y, t.z, t.w};
+        const float2 m = group_moments(v);
+        if (lane == 0) moments[c * WARPS + w] = m;
     }
     __syncthreads();
-    if (threadIdx.x < columns) stats[threadIdx.x] = join_moments(moments + threadIdx.x * WARPS, groups, 1e-5f);
+    for (int c = 0; c < own; c++) {
+        const float4 t = *mine(c);
+        float v[4] = {t.x, t.y, t.z, t.w};
+        normalize(v, join_moments(moments + c * WARPS, groups, a.eps), a.norm + w * GROUP + lane * 4);
+        *mine(c) = make_float4(v[0], v[1], v[2], v[3]);
+        if (blockIdx.x == 0 && b.normed) reinterpret_cast<float4*>(b.normed + (size_t)c * a.hidden)[w * 32 + lane] = *mine(c);
+        const int at = (c >> 2) * groups + w;
+        if (!a.bf16) store_digits(v, words + at * FRAGMENT, scales + at * 4, c & 3, lane);
+        const float2 m = group_moments(v);
+        if (lane == 0) normed_moments[c * WARPS + w] = m;
+    }
+    __syncthreads();
     if (a.bf16) {
         for (int tile = blockIdx.x; tile < tiles; tile += blocks) {  // a warp a row
             const int row = all.row(tile, w);
@@ -123,10 +126,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
             if (last < n) __syncthreads();
         }
     }
+    __syncthreads();  // the hidden states make place for the stop head's LayerNorm of them
+    for (int c = 0; c < own; c++) {
+        const float4 t = *mine(c);
+        *mine(c) = stop_input(a, {t.x, t.y, t.z, t.w}, join_moments(normed_moments + c * WARPS, groups, STOP_EPS), w * GROUP + lane * 4);
+    }
     __syncthreads();
     for (int row = blockIdx.x + w * blocks; row < a.inner; row += WARPS * blocks)
-        for (int c = 0; c < columns; c += 4)
-            stop_row(a, b.stop + (size_t)c * a.inner, min(4, columns - c), h + c * a.hidden, stats + c, row, lane);
+        for (int c = 0; c < columns; c += 4) stop_row(a, b.stop + (size_t)c * a.inner, min(4, columns - c), h + c * a.hidden, row, lane);
 }
 
 // ---- the choice ----------------------------------------------------------------------------------------------------------------

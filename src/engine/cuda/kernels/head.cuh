@@ -53,30 +53,37 @@ struct FrameOut {
     uint32_t code[FRAME];
 };
 
-// One row of the stop head's inner layer for `columns` columns, at most 4; a whole warp calls it. `h`: their normed hidden states
-// in shared memory; `stats`: the moments of those, joined; `to`: of the first column.
-DI void stop_row(const Head& a, float* to, int columns, const float* h, const float2* stats, int row, int lane) {
+constexpr float STOP_EPS = 1e-5f;  // of the stop head's LayerNorm
+
+// The stop head's LayerNorm of four columns of the normed hidden state, from `at` on; `stat`: its moments, joined.
+DI float4 stop_input(const Head& a, const float (&v)[4], float2 stat, int at) {
+    const float4 norm = __ldg(reinterpret_cast<const float4*>(a.stop_norm + at)), bias = __ldg(reinterpret_cast<const float4*>(a.stop_norm_bias + at));
+    return make_float4(__fmaf_rn((v[0] - stat.x) * stat.y, norm.x, bias.x), __fmaf_rn((v[1] - stat.x) * stat.y, norm.y, bias.y),
+                       __fmaf_rn((v[2] - stat.x) * stat.y, norm.z, bias.z), __fmaf_rn((v[3] - stat.x) * stat.y, norm.w, bias.w));
+}
+
+// One row of the stop head's inner layer for `columns` columns, at most 4; a whole warp calls it. `h`: their `stop_input` in shared
+// memory; `to`: of the first column.
+DI void stop_row(const Head& a, float* to, int columns, const float* h, int row, int lane) {
     const float* from = a.stop_up + (size_t)row * a.hidden;
     float sum[4] = {0, 0, 0, 0};
 #pragma unroll 4
     for (int i = lane * 4; i < a.hidden; i += 128) {
         const uint4 bits = load_stream(from + i);
-        const float4 norm = __ldg(reinterpret_cast<const float4*>(a.stop_norm + i)), bias = __ldg(reinterpret_cast<const float4*>(a.stop_norm_bias + i));
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             if (c >= columns) break;
             const float4 v = *reinterpret_cast<const float4*>(h + c * a.hidden + i);
-            const float2 stat = stats[c];
-            sum[c] = __fmaf_rn(__uint_as_float(bits.x), __fmaf_rn((v.x - stat.x) * stat.y, norm.x, bias.x), sum[c]);
-            sum[c] = __fmaf_rn(__uint_as_float(bits.y), __fmaf_rn((v.y - stat.x) * stat.y, norm.y, bias.y), sum[c]);
-            sum[c] = __fmaf_rn(__uint_as_float(bits.z), __fmaf_rn((v.z - stat.x) * stat.y, norm.z, bias.z), sum[c]);
-            sum[c] = __fmaf_rn(__uint_as_float(bits.w), __fmaf_rn((v.w - stat.x) * stat.y, norm.w, bias.w), sum[c]);
+            sum[c] = __fmaf_rn(__uint_as_float(bits.x), v.x, sum[c]);
+            sum[c] = __fmaf_rn(__uint_as_float(bits.y), v.y, sum[c]);
+            sum[c] = __fmaf_rn(__uint_as_float(bits.z), v.z, sum[c]);
+            sum[c] = __fmaf_rn(__uint_as_float(bits.w), v.w, sum[c]);
         }
     }
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        if (c >= columns) break;
-        const float z = sum_lanes(sum[c]) + a.stop_up_bias[row];
+#pragma unroll 1
+    for (int c = 0; c < columns; c++) {
+        float z = c == 0 ? sum[0] : c == 1 ? sum[1] : c == 2 ? sum[2] : sum[3];
+        z = sum_lanes(z) + a.stop_up_bias[row];
         const float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
         if (lane == 0) __stcg(to + (size_t)c * a.inner + row, gelu * a.stop_down[row]);
     }

@@ -80,8 +80,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_columns(const __grid_
     __syncthreads();
     if (w < groups) {
         normalize(v, join_moments(moments, groups, s.eps), l.norm + w * GROUP + lane * 4);
-        int at = (c >> 2) * groups + w;
-        store_digits(v, b.hidden.words + at * FRAGMENT, b.hidden.scales + at * 4, c & 3, lane);
+        const int at = digit_tile(b.hidden, c, w);
+        store_digits(v, b.hidden.words + at * FRAGMENT, b.hidden.scales + at * 4, c & 3, lane, b.hidden.beside);
     }
 }
 
@@ -248,7 +248,8 @@ template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b
     const Range range = seen(l, column.position);
     const Item item = item_of(s, blockIdx.x);
     for (int i = blockIdx.y; i < range.chunks(); i += gridDim.y)
-        attend_item<D>(m, [] { __syncthreads(); }, s, l, b, c, column.slot, item, blockIdx.x, range, range.first_chunk() + i, false, w, lane, [](int) {});
+        attend_item<D>(m, [] { __syncthreads(); }, s, l, b, c, column.slot, item, blockIdx.x, range, range.first_chunk() + i, false, range.chunks() == 1, w, lane,
+                       [](int) {});
 }
 
 #define KERNEL extern "C" __global__ void

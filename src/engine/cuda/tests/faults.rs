@@ -16,7 +16,7 @@ fn scores_that_are_not_finite_end_the_request() {
     let prompt = ids(&golden("fixtures/demo"), "prompt.0.ids");
     let mut engine = open(&export, 1, 512);
     let expected = speak(&mut engine, 0, &request(&prompt, 40, 3));
-    engine.start(0, &request(&prompt, 40, 3)).unwrap();
+    engine.start(0, &request(&[2, 5, 9, 14], 40, 3)).unwrap();
     let hidden = engine.info.config.hidden_size;
     let spoiled = vec![f32::NAN; hidden];
     engine.device.write(&engine.main, engine.decoder.residual(0), &spoiled).unwrap();
@@ -46,12 +46,11 @@ fn a_wait_without_end_becomes_an_error() {
 }
 
 fn fault() {
-    let export = demo();
-    let prompt = ids(&golden("fixtures/demo"), "prompt.0.ids");
+    let export = persistent();
     let tuning = Some(Tuning { persistent: true, ..Tuning::of(identify(0).unwrap().0) });
     let options = Options { positions: 512, tuning, ..Options::default() };
     let mut engine = CudaEngine::open(&export, &options).unwrap();
-    engine.start(0, &request(&prompt, 40, 3)).unwrap();
+    engine.start(0, &request(&[2, 5, 9, 14], 40, 3)).unwrap();
     // A counter that is past its end never reports the last arrival.
     engine.device.write(&engine.main, engine.decoder.buffers.attention_arrivals, &[1u32 << 20]).unwrap();
     let error = engine.step(&mut |_| ()).and_then(|()| engine.step(&mut |_| ())).unwrap_err();

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use crate::config::{LayerType, MIN_NEW_TOKENS, ModelConfig};
 use crate::engine::End;
 use crate::engine::cuda::kernels::{Column, END_AUDIO, END_LENGTH, END_STOP_HEAD, Sequence};
-use crate::engine::cuda::probe::Probe;
+use crate::engine::cuda::probe::{Probe, Products};
 use crate::engine::sampler::Choice;
 use crate::error::Result;
 use crate::format::layout::GROUP;
@@ -48,10 +48,10 @@ fn export(hidden: usize, rows: usize) -> Export {
 pub(super) fn judge(judge: &mut Judge<'_>, ordinal: usize) -> Result<()> {
     for hidden in [3 * GROUP, 16 * GROUP] {
         let int8 = export(hidden, ROWS[0]);
-        let mut probe = Probe::open(ordinal, &int8, false)?;
+        let mut probe = Probe::open(ordinal, &int8, Products::Table)?;
         let bf16 =
             Export { head: bf16_head(&Floats { n: 1, k: hidden, values: vec![0.0; hidden] }, ROWS[0], hidden), ..int8 };
-        let mut bf16_probe = Probe::open(ordinal, &bf16, false)?;
+        let mut bf16_probe = Probe::open(ordinal, &bf16, Products::Table)?;
         for count in COLUMNS {
             judge_heads(judge, &mut probe, &mut bf16_probe, count)?;
         }
@@ -59,7 +59,7 @@ pub(super) fn judge(judge: &mut Judge<'_>, ordinal: usize) -> Result<()> {
     }
     for rows in ROWS {
         let export = export(2 * GROUP, rows);
-        let probe = Probe::open(ordinal, &export, false)?;
+        let probe = Probe::open(ordinal, &export, Products::Table)?;
         let rows = export.config.audio_rows();
         choice::judge(judge, "choose_token", rows, &|case| choose(&probe, &export, case));
         judge_after(judge, &probe, &export)?;

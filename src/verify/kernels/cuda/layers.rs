@@ -1,11 +1,11 @@
-//! The phases of a decoder layer, in the narrow kernels (up to 4, up to 8 columns) and the wide ones.
+//! The phases of a decoder layer, in the narrow kernels (up to 4, up to 8 columns), the wide ones, and those of warpgroups.
 
 use std::cell::RefCell;
 
 use crate::config::{LayerType, ModelConfig};
 use crate::engine::cpu::plain::{self, Order, Rounded};
 use crate::engine::cuda::kernels::Column;
-use crate::engine::cuda::probe::{POSITIONS, Probe, SLOTS};
+use crate::engine::cuda::probe::{POSITIONS, Probe, Products, SLOTS};
 use crate::error::Result;
 use crate::format::layout::GROUP;
 use crate::format::{Export, Int4Matrix, Layer};
@@ -32,7 +32,7 @@ pub(super) const WIDE: Sizes = Sizes { hidden: 2048, intermediate: 34 * GROUP, h
 pub(super) const NARROW: Sizes = Sizes { hidden: 3 * GROUP, intermediate: 5 * GROUP, head_dim: 64 };
 
 /// Columns of a launch for each kind of kernel, full and not; the kernels for little shared memory are narrow ones.
-const COLUMNS: [usize; 6] = [1, 4, 5, 8, 9, 23];
+const COLUMNS: [usize; 7] = [1, 4, 5, 8, 9, 23, 43];
 const SHALLOW_COLUMNS: [usize; 2] = [3, 7];
 
 /// f32 sums and the rounding to 16 bits after them (2^-16 of a group's largest value), relative to the largest.
@@ -71,20 +71,20 @@ fn columns(count: usize, position: impl Fn(usize) -> usize) -> Vec<Column> {
 }
 
 /// Judges the phases of a layer of some sizes.
-pub(super) fn judge(judge: &mut Judge<'_>, ordinal: usize, sizes: Sizes, shallow: bool) -> Result<()> {
+pub(super) fn judge(judge: &mut Judge<'_>, ordinal: usize, sizes: Sizes, products: Products) -> Result<()> {
     let exact = config(sizes, NO_EPS);
     let blank = model::layer(&exact, vec![1.0; sizes.hidden], |_, n, k| zeros(n, k));
-    let mut probe = Probe::open(ordinal, &model::export(exact, vec![blank.clone(), blank.clone()]), shallow)?;
-    for &count in if shallow { &SHALLOW_COLUMNS[..] } else { &COLUMNS } {
+    let mut probe = Probe::open(ordinal, &model::export(exact, vec![blank.clone(), blank.clone()]), products)?;
+    for &count in if products == Products::Shallow { &SHALLOW_COLUMNS[..] } else { &COLUMNS } {
         judge_project_in(judge, &probe, &blank, count)?;
         judge_project_out(judge, &probe, &blank, count)?;
     }
-    if shallow {
+    if products == Products::Shallow {
         return Ok(());
     }
     judge_attention(judge, &mut probe)?;
     let random = random(sizes);
-    let probe = Probe::open(ordinal, &random, false)?;
+    let probe = Probe::open(ordinal, &random, products)?;
     for (layer, count) in [(0, 9), (1, 33), (0, 64), (1, 21)] {
         judge_layer(judge, &probe, &random, layer, count)?;
     }
@@ -290,55 +290,65 @@ fn judge_layer(judge: &mut Judge<'_>, probe: &Probe, export: &Export, index: usi
     Ok(())
 }
 
-/// A column has the same bits in a prompt, alone, in any company, and in the persistent kernel.
+/// A column has the same bits in a prompt, alone, in any company, in the persistent kernel, and by warps or warpgroups.
 pub(super) fn judge_company(judge: &mut Judge<'_>, ordinal: usize) -> Result<()> {
     for head_dim in [64, 128] {
         let export = random(Sizes { hidden: 4 * GROUP, intermediate: 6 * GROUP, head_dim });
-        let probe = Probe::open(ordinal, &export, false)?;
-        let hidden = export.config.hidden_size;
-        let past = 150;
-        probe.poison()?;
-        for layer in 0..2 {
-            for slot in 0..SLOTS {
-                for first in (0..past).step_by(50) {
-                    let column = |i: usize| Column {
-                        slot: slot as i32,
-                        position: (first + i) as i32,
-                        live: 1,
-                        row: (SLOTS + i) as i32,
-                    };
-                    let seed = (1000 * layer + 10 * slot + first) as u32;
-                    probe.set_columns(&(0..50).map(column).collect::<Vec<_>>(), &noise(seed, 50 * hidden))?;
-                    probe.layer(layer, 50, first + 50)?;
-                }
-            }
+        let mut of_choices = Vec::new();
+        for products in [Products::Warps, Products::Table] {
+            let probe = Probe::open(ordinal, &export, products)?;
+            of_choices.push(judge_company_of(judge, &probe)?);
         }
-        // Every slot at a position of its own, all in one wide launch with a ninth column.
-        let column =
-            |slot: usize| Column { slot: slot as i32, position: (past - slot * 17) as i32, live: 1, row: slot as i32 };
-        let ninth = Column { slot: 0, position: past as i32 + 1, live: 1, row: SLOTS as i32 + 1 };
-        let all: Vec<Column> = (0..SLOTS).map(column).chain([ninth]).collect();
-        let x = noise(5, 9 * hidden);
-        probe.set_columns(&all, &x)?;
-        for layer in 0..2 {
-            probe.layer(layer, 9, 0)?;
-        }
-        let wide = probe.residual(&all)?;
-        for count in 1..=SLOTS {
-            let first = SLOTS - count;
-            let part: Vec<Column> = (first..SLOTS).rev().map(column).collect(); // another place in the launch
-            let of = |values: &[f32]| {
-                part.iter().flat_map(|c| values[c.slot as usize * hidden..][..hidden].to_vec()).collect::<Vec<f32>>()
-            };
-            probe.set_columns(&part, &of(&x))?;
-            for layer in 0..2 {
-                probe.layer(layer, count, 0)?;
-            }
-            judge.exact("company", "narrow", &probe.residual(&part)?, &of(&wide));
-            probe.set_columns(&part, &of(&x))?;
-            probe.forward(count)?;
-            judge.exact("company", "persistent", &probe.residual(&part)?, &of(&wide));
-        }
+        judge.exact("company", "choices", &of_choices[1], &of_choices[0]);
     }
     Ok(())
+}
+
+/// Returns the residual rows of nine columns after both layers.
+fn judge_company_of(judge: &mut Judge<'_>, probe: &Probe) -> Result<Vec<f32>> {
+    let hidden = probe.config().hidden_size;
+    let past = 150;
+    probe.poison()?;
+    for layer in 0..2 {
+        for slot in 0..SLOTS {
+            for first in (0..past).step_by(50) {
+                let column = |i: usize| Column {
+                    slot: slot as i32,
+                    position: (first + i) as i32,
+                    live: 1,
+                    row: (SLOTS + i) as i32,
+                };
+                let seed = (1000 * layer + 10 * slot + first) as u32;
+                probe.set_columns(&(0..50).map(column).collect::<Vec<_>>(), &noise(seed, 50 * hidden))?;
+                probe.layer(layer, 50, first + 50)?;
+            }
+        }
+    }
+    // Every slot at a position of its own, all in one wide launch with a ninth column.
+    let column =
+        |slot: usize| Column { slot: slot as i32, position: (past - slot * 17) as i32, live: 1, row: slot as i32 };
+    let ninth = Column { slot: 0, position: past as i32 + 1, live: 1, row: SLOTS as i32 + 1 };
+    let all: Vec<Column> = (0..SLOTS).map(column).chain([ninth]).collect();
+    let x = noise(5, 9 * hidden);
+    probe.set_columns(&all, &x)?;
+    for layer in 0..2 {
+        probe.layer(layer, 9, past + 2)?;
+    }
+    let wide = probe.residual(&all)?;
+    for count in 1..=SLOTS {
+        let first = SLOTS - count;
+        let part: Vec<Column> = (first..SLOTS).rev().map(column).collect(); // another place in the launch
+        let of = |values: &[f32]| {
+            part.iter().flat_map(|c| values[c.slot as usize * hidden..][..hidden].to_vec()).collect::<Vec<f32>>()
+        };
+        probe.set_columns(&part, &of(&x))?;
+        for layer in 0..2 {
+            probe.layer(layer, count, 0)?;
+        }
+        judge.exact("company", "narrow", &probe.residual(&part)?, &of(&wide));
+        probe.set_columns(&part, &of(&x))?;
+        probe.forward(count)?;
+        judge.exact("company", "persistent", &probe.residual(&part)?, &of(&wide));
+    }
+    Ok(wide)
 }

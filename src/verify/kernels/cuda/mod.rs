@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use crate::config::{LayerType, ModelConfig};
 use crate::engine::Engine;
-use crate::engine::cuda::probe::{self, Probe};
+use crate::engine::cuda::probe::{self, Probe, Products};
 use crate::engine::cuda::{CudaEngine, Options};
 use crate::engine::tuning::Tuning;
 use crate::error::{Error, Result};
@@ -49,9 +49,9 @@ pub(super) fn run(verdict: &mut Verdict, ordinal: usize) -> Result<()> {
     let existing = probe::kernels(ordinal)?;
     probe::take_launched();
     let mut judge = Judge::new(verdict, "cuda");
-    for shallow in [false, true] {
+    for products in [Products::Table, Products::Warps, Products::Shallow] {
         for sizes in [layers::WIDE, layers::NARROW] {
-            layers::judge(&mut judge, ordinal, sizes, shallow)?;
+            layers::judge(&mut judge, ordinal, sizes, products)?;
         }
     }
     layers::judge_company(&mut judge, ordinal)?;
@@ -66,17 +66,18 @@ pub(super) fn run(verdict: &mut Verdict, ordinal: usize) -> Result<()> {
     Ok(())
 }
 
-/// Models of known layers in a whole engine; speech by a launch a phase and by the persistent kernel.
+/// Models of known layers in a whole engine; speech by a launch a phase, warp by warp, and by what the table chooses.
 fn run_engine(judge: &mut Judge<'_>, ordinal: usize, head_dim: usize) -> Result<()> {
-    let open = |export: &Export, slots, persistent| {
-        let tuning = Some(Tuning { persistent, ..Tuning::of(crate::engine::cuda::identify(ordinal)?.0) });
+    let table = Tuning::of(crate::engine::cuda::identify(ordinal)?.0);
+    let open = |export: &Export, slots, plain: bool| {
+        let tuning = Some(if plain { Tuning { persistent: false, warpgroups: false, ..table } } else { table });
         let options = Options { ordinal, slots, positions: model::POSITIONS, tuning, ..Options::default() };
         Ok(Box::new(CudaEngine::open(export, &options)?) as Box<dyn Engine>)
     };
-    model::judge_scores(judge, head_dim, FORWARD_TOLERANCE, &|export, slots| open(export, slots, false))?;
-    for persistent in [false, true] {
+    model::judge_scores(judge, head_dim, FORWARD_TOLERANCE, &|export, slots| open(export, slots, true))?;
+    for plain in [true, false] {
         for company in COMPANIES {
-            model::judge_decode(judge, head_dim, company, &|export, slots| open(export, slots, persistent))?;
+            model::judge_decode(judge, head_dim, company, &|export, slots| open(export, slots, plain))?;
         }
     }
     Ok(())
@@ -86,7 +87,7 @@ fn run_engine(judge: &mut Judge<'_>, ordinal: usize, head_dim: usize) -> Result<
 fn run_codec(judge: &mut Judge<'_>, ordinal: usize) -> Result<()> {
     let config: ModelConfig = model::config(64, vec![LayerType::Full], 1e-5);
     let still = model::layer(&config, vec![1.0; config.hidden_size], |_, n, k| model::zeros(n, k));
-    let probe = Probe::open(ordinal, &model::export(config, vec![still]), false)?;
+    let probe = Probe::open(ordinal, &model::export(config, vec![still]), Products::Table)?;
     codec::judge(judge, "codec", &|codec, codes, _, twice| {
         let files = format::Codec { config: codec.config.clone(), weights: codec.weights.clone() };
         probe.decode(&files, codes, 5, twice)

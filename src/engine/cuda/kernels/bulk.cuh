@@ -1,0 +1,25 @@
+// Bulk copies into shared memory and the barriers they report to (compute capability 9.0).
+#pragma once
+#include "common.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+DI uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+DI void barrier_init(uint64_t* b, int arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory"); }
+DI void barrier_arrive(uint64_t* b) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
+DI void barrier_expect(uint64_t* b, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+// Waits for the end of the phase of this parity. A wait of seconds is a fault.
+DI void barrier_wait(uint64_t* b, uint32_t parity) {
+    uint32_t done = 0;
+    for (int spins = 0; !done; spins++) {
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                     : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
+        if (spins > 1 << 24) __trap();
+    }
+}
+DI void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
+                 "r"(shared_address(b)) : "memory");
+}
+#endif
