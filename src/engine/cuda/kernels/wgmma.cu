@@ -255,17 +255,19 @@ template <int TILES, int DEPTH> DI void project_out(const Shape& s, const Layer&
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define BODY(CALL) CALL;
+#define CLUSTERS __cluster_dims__(8, 1, 1)
 #else
 #define BODY(CALL)  // launched on compute capability 9.0 only
+#define CLUSTERS
 #endif
 #define LAYER const __grid_constant__ Shape s, const __grid_constant__ Layer l, const __grid_constant__ Buffers b, int columns
-#define WGMMA_IN(NAME, TILES, DEPTH)                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wgmma_##NAME(LAYER) {     \
-        BODY((project_in<TILES, DEPTH>(s, l, b, columns)))                                        \
+#define WGMMA_IN(NAME, TILES, DEPTH)                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wgmma_##NAME(LAYER) { \
+        BODY((project_in<TILES, DEPTH>(s, l, b, columns)))                                    \
     }
-#define WGMMA_OUT(NAME, TILES, DEPTH)                                                                                    \
-    extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(THREADS, 1) project_out_wgmma_##NAME(LAYER) { \
-        BODY((project_out<TILES, DEPTH>(s, l, b, columns)))                                                              \
+#define WGMMA_OUT(NAME, TILES, DEPTH)                                                                   \
+    extern "C" __global__ void CLUSTERS __launch_bounds__(THREADS, 1) project_out_wgmma_##NAME(LAYER) { \
+        BODY((project_out<TILES, DEPTH>(s, l, b, columns)))                                             \
     }
 WGMMA_IN(8, 2, 6)
 WGMMA_IN(40, 10, 3)
