@@ -56,8 +56,7 @@ impl Decoder {
         let groups = self.shape.hidden as usize / GROUP;
         let (columns_arg, tiles_arg) = (columns as i32, self.tiles as i32);
         if columns > NARROW_COLUMNS {
-            let grid = [columns, 1, 1];
-            self.launch(on, &self.functions.norm_columns, layer, columns, (grid, THREADS, 0), &[])?;
+            self.norm(on, layer, columns)?;
             let tile_bytes = groups * columns.min(PROMPT_COLUMNS) * pack::ROWS * 4;
             let rings = PROMPT_DEPTH * RING_STEP;
             let round = self.shared_bytes.saturating_sub(rings + PROMPT_STATIC_BYTES) / tile_bytes;
@@ -82,6 +81,11 @@ impl Decoder {
         self.launch(on, &self.functions.project_in[usize::from(columns > 4)], layer, columns, sizes, &more)
     }
 
+    /// LayerNorm of every column, rounded once for all blocks.
+    pub(super) fn norm(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
+        self.launch(on, &self.functions.norm_columns, layer, columns, ([columns, 1, 1], THREADS, 0), &[])
+    }
+
     /// Attention.
     ///
     /// # Errors
@@ -99,7 +103,7 @@ impl Decoder {
     /// # Errors
     /// [`Error::Device`].
     pub fn project_out(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
-        if columns <= NARROW_COLUMNS && self.by_warpgroups(columns) {
+        if self.out_by_warpgroups(columns) {
             return self.project_out_by_warpgroups(on, layer, columns);
         }
         let row_tiles = self.shape.hidden as usize / pack::ROWS;

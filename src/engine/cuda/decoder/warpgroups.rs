@@ -85,14 +85,16 @@ impl Decoder {
         self.width(columns).is_some()
     }
 
+    /// True when `project_out` is theirs, too: in the first width.
+    pub(super) fn out_by_warpgroups(&self, columns: usize) -> bool {
+        self.width(columns) == Some(0)
+    }
+
     /// The working memory with the order of digits that the kernels for so many columns read: beyond the first width,
     /// `project_out` is that of the warps.
     pub(in super::super) fn buffers(&self, columns: usize) -> Buffers {
-        let [hidden, others] = match self.width(columns) {
-            None => [1, 1],
-            Some(0) => [WIDTHS[0].tiles; 2],
-            Some(width) => [WIDTHS[width].tiles, 1],
-        };
+        let hidden = self.width(columns).map_or(1, |width| WIDTHS[width].tiles);
+        let others = if self.out_by_warpgroups(columns) { hidden } else { 1 };
         let ordered = |digits: Digits, beside: usize| Digits { beside: beside as i32, ..digits };
         Buffers {
             hidden: ordered(self.buffers.hidden, hidden),
@@ -106,7 +108,7 @@ impl Decoder {
     pub(super) fn project_in_by_warpgroups(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
         let (Some(kernels), Some(index)) = (&self.functions.warpgroups, self.width(columns)) else { return Ok(()) };
         let width = &WIDTHS[index];
-        self.launch(on, &self.functions.norm_columns, layer, columns, ([columns, 1, 1], THREADS, 0), &[])?;
+        self.norm(on, layer, columns)?;
         let mlp_blocks = self.buffers.inner.groups as usize;
         let units = self.first_mlp_tile() * pack::ROWS / UNIT;
         let blocks = self.blocks.saturating_sub(mlp_blocks).clamp(units.div_ceil(WARPGROUPS), units);

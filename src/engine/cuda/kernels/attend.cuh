@@ -291,8 +291,8 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
     round_attention(b, c, unit, o, lane);
 }
 
-// One chunk of an item, the `index`-th, and, unless it is `alone`, the join of all its chunks by the team that finishes the last; `joined(lane)` is told of each
-// rounded group, by a whole warp.
+// One chunk of an item, the `index`-th, and, unless it is `alone`, the join of all its chunks by the team that finishes the last;
+// `joined(lane)` is told of each rounded group, by a whole warp.
 template <int D, class Sync, class Joined>
 DI void attend_item(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, int index,
                     const Range& range, int chunk, bool early, bool alone, int w, int lane, Joined joined) {

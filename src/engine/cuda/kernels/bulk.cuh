@@ -5,6 +5,8 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 DI uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 DI void barrier_init(uint64_t* b, int arrivals) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory"); }
+// After the last of them, so that bulk copies find them.
+DI void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DI void barrier_arrive(uint64_t* b) { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
 DI void barrier_expect(uint64_t* b, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");

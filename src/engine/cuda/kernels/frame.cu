@@ -778,7 +778,7 @@ template <int C, int D> DI void run(const Block<C, D>& k) {
         for (int i = 0; i < k.f.slots; i++) barrier_init(m.full + i, 1), barrier_init(m.empty + i, CONSUMERS);
         for (int i = 0; i < MOST_TILES; i++) barrier_init(m.summed + i, CONSUMERS);
         barrier_init(&m.begun, CONSUMERS);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     if (threadIdx.x < k.columns()) m.columns[threadIdx.x] = k.b.columns[threadIdx.x];
     for (int i = threadIdx.x; i < k.f.count * (int)sizeof(Layer) / 8; i += BLOCK)

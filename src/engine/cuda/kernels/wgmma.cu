@@ -83,7 +83,7 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     ring.fill(tile_at, lane);
     if (threadIdx.x == 0) {
         barrier_init(&there, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     __syncwarp();
     wait_prerequisites();
@@ -180,7 +180,7 @@ template <int TILES, int DEPTH> DI void project_out(const Shape& s, const Layer&
     ring.fill(tile_at, lane);
     if (threadIdx.x == 0) {
         barrier_init(&there, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     __syncthreads();
     wait_prerequisites();

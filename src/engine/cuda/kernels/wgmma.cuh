@@ -4,13 +4,13 @@
 // that `store_digits` calls wgmma's: pieces of 8 digits by 16 activations, 128 bytes; along the activations they lie beside each
 // other, n-tiles are 1,024 bytes apart. Sums are exact integers, so they are those of mma.sync, bit for bit.
 #pragma once
-#include "common.cuh"
+#include "bulk.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Describes the digits at `p` (without swizzling): 128 bytes to the next 16 activations, 1,024 to the next n-tile. In a cluster
 // the bits above those of a place in a block's memory are the block's.
 DI uint64_t digits_at(const void* p) {
-    const uint64_t address = (uint32_t)__cvta_generic_to_shared(p) & 0x3FFFF;
+    const uint64_t address = shared_address(p) & 0x3FFFF;
     return (address >> 4) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32;
 }
 // Before the products of `a`, whose registers are complete here: the compiler would otherwise wait after each of them.
