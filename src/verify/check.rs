@@ -102,10 +102,10 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
     let model = parity::dequantized_model(export, &files.weights, plan.device)?;
     let sequences = sequences(&items, plan.mode, &export.config);
     let positions: usize = sequences.iter().map(|sequence| sequence.ids.len()).sum();
-    let mut done = 0;
+    let (mut done, all) = (0, positions * export.config.num_layers());
     let parity = parity::judge(engine, &model, &sequences, &journal, (&mut verdict, limits), &mut |count| {
         done += count;
-        progress("engine against candle", done, positions);
+        progress("engine against candle", done, all);
     })?;
     drop(model);
     let trial = trial(&items, plan.mode);

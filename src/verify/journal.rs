@@ -59,14 +59,26 @@ impl Journal {
     /// # Errors
     /// Those of `measure`.
     pub fn part<P: Part>(&self, name: &str, measure: impl FnOnce() -> Result<P>) -> Result<P> {
-        let Some(file) = self.folder.as_ref().map(|folder| folder.join(name)) else { return measure() };
-        if let Some(part) = read(&file).and_then(|numbers| P::of(&numbers)) {
-            self.taken.set(self.taken.get() + 1);
+        if let Some(part) = self.known(name) {
             return Ok(part);
         }
         let part = measure()?;
-        keep(&file, &part.numbers()); // a full disk costs the chance to go on, not the run
+        self.add(name, &part);
         Ok(part)
+    }
+
+    /// A part that was kept.
+    pub fn known<P: Part>(&self, name: &str) -> Option<P> {
+        let part = P::of(&read(&self.folder.as_ref()?.join(name))?)?;
+        self.taken.set(self.taken.get() + 1);
+        Some(part)
+    }
+
+    /// Keeps a part. A full disk costs the chance to go on, not the run.
+    pub fn add<P: Part>(&self, name: &str, part: &P) {
+        if let Some(folder) = &self.folder {
+            keep(&folder.join(name), &part.numbers());
+        }
     }
 
     /// Parts that were not measured by this run.

@@ -14,6 +14,10 @@ use super::quality::rows_in_order;
 use super::record::{LayerFigure, Parity};
 use super::{Verdict, dequantized, relative_norm};
 
+/// Sequences that go through candle together. Of each the engine's layer outputs wait in memory, 0.3 MB a position of the
+/// full model.
+const PASS: usize = 5;
+
 /// A sequence to compare.
 #[derive(Clone, Debug)]
 pub struct Sequence {
@@ -23,6 +27,13 @@ pub struct Sequence {
     pub ids: Vec<u32>,
     /// The first position that is compared; those before it are seen by both and not held against each other.
     pub from: usize,
+}
+
+impl Sequence {
+    /// Positions that are compared.
+    fn compared(&self) -> usize {
+        self.ids.len() - self.from
+    }
 }
 
 /// The model that an export stands for, in candle: every matrix dequantized to f32, one layer at a time.
@@ -62,6 +73,12 @@ struct Seen<'a> {
     layers: Vec<Vec<f32>>,
 }
 
+impl Seen<'_> {
+    fn new(from: usize, order: &[usize], layers: usize) -> Seen<'_> {
+        Seen { from, order, hidden: Vec::new(), logits: Vec::new(), stop: Vec::new(), layers: vec![Vec::new(); layers] }
+    }
+}
+
 impl Observer for Seen<'_> {
     fn position(&mut self, scores: Scores<'_>) {
         if scores.position >= self.from {
@@ -92,27 +109,51 @@ struct Measured {
 }
 
 impl Measured {
-    /// Runs engine and `model` over a sequence.
-    fn of(engine: &mut dyn Engine, model: &Reference, sequence: &Sequence) -> Result<Measured> {
-        let (info, config) = (engine.info(), model.config());
-        let order = rows_in_order(&info.audio_ids, &info.config);
-        let layers = config.num_layers();
-        let mut seen = Seen {
-            from: sequence.from,
-            order: &order,
-            hidden: Vec::new(),
-            logits: Vec::new(),
-            stop: Vec::new(),
-            layers: vec![Vec::new(); layers],
-        };
-        engine.score(0, &sequence.ids, &mut seen)?;
-        let mut errors: Vec<Vec<LayerError>> = vec![Vec::new(); layers];
-        let hidden = expected(model, sequence, &mut |layer, rows| {
-            errors[layer] = by_position(&seen.layers[layer], &rows, config);
+    /// Runs the engine over each of the sequences and `model` over all of them in one pass. `layer_done` is called for
+    /// every layer of the pass.
+    fn of_all(
+        engine: &mut dyn Engine,
+        model: &Reference,
+        sequences: &[Sequence],
+        layer_done: &mut dyn FnMut(),
+    ) -> Result<Vec<Measured>> {
+        let config = model.config();
+        let order = rows_in_order(&engine.info().audio_ids, &engine.info().config);
+        let mut seen = Vec::with_capacity(sequences.len());
+        for sequence in sequences {
+            let mut own = Seen::new(sequence.from, &order, config.num_layers());
+            engine.score(0, &sequence.ids, &mut own)?;
+            seen.push(own);
+        }
+        let mut errors: Vec<Vec<Vec<LayerError>>> = vec![Vec::new(); sequences.len()];
+        let hidden = expected(model, sequences, &mut |layer, rows| {
+            let mut rows = rows.as_slice();
+            for ((sequence, seen), errors) in sequences.iter().zip(&seen).zip(&mut errors) {
+                let own = rows.split_off(..sequence.compared() * config.hidden_size).unwrap_or_default();
+                errors.push(by_position(&seen.layers[layer], own, config));
+            }
+            layer_done();
         })?;
-        let (rows, logits) = (to_host(&hidden)?, to_host(&model.audio_logits(&hidden)?)?);
-        let stop = to_host(&model.stop_probability(&hidden)?)?;
-        let width = config.hidden_size;
+        let mut measured = Vec::with_capacity(sequences.len());
+        let mut row = 0;
+        for ((sequence, seen), layers) in sequences.iter().zip(seen).zip(errors) {
+            let own: Vec<u32> = (row..row + sequence.compared() as u32).collect();
+            row += sequence.compared() as u32;
+            measured.push(Measured::of(&seen, model, &model.pick(&hidden, &own)?, layers)?);
+        }
+        Ok(measured)
+    }
+
+    /// What the engine has `seen` of a sequence against candle's final `hidden: [compared positions, hidden]`.
+    fn of(
+        seen: &Seen<'_>,
+        model: &Reference,
+        hidden: &crate::reference::Tensor,
+        layers: Vec<Vec<LayerError>>,
+    ) -> Result<Measured> {
+        let (rows, logits) = (to_host(hidden)?, to_host(&model.audio_logits(hidden)?)?);
+        let stop = to_host(&model.stop_probability(hidden)?)?;
+        let width = model.config().hidden_size;
         let state = |(position, row)| {
             relative_norm(seen.hidden.get(position * width..(position + 1) * width).unwrap_or_default(), row)
         };
@@ -123,10 +164,10 @@ impl Measured {
             (f64::from(seen.stop.get(position).copied().unwrap_or(f32::NAN)) - f64::from(*expected)).abs()
         };
         Ok(Measured {
-            divergences: logits.chunks(order.len()).enumerate().map(divergence).collect(),
+            divergences: logits.chunks(seen.order.len()).enumerate().map(divergence).collect(),
             hidden: rows.chunks(width).enumerate().map(state).collect(),
             stop: stop.iter().enumerate().map(stops).collect(),
-            layers: errors,
+            layers,
         })
     }
 }
@@ -159,6 +200,7 @@ impl Part for Measured {
 }
 
 /// Runs engine and `model` over the sequences and judges the difference. Sequences that `journal` holds are not run again.
+/// `progress` is told how many positions have passed another layer of the model.
 ///
 /// # Errors
 /// Errors of engine and candle.
@@ -172,8 +214,7 @@ pub fn judge(
 ) -> Result<Parity> {
     let mut divergences = Vec::new();
     let mut errors: Vec<Vec<LayerError>> = vec![Vec::new(); model.config().num_layers()];
-    for (number, sequence) in sequences.iter().enumerate() {
-        let measured = journal.part(&format!("parity-{number}"), || Measured::of(engine, model, sequence))?;
+    for (sequence, measured) in sequences.iter().zip(measure(engine, model, sequences, journal, progress)?) {
         let mut measure = |name: &str, value: f64, position: usize| {
             let place = || format!("{}, position {}", sequence.name, sequence.from + position);
             verdict.measure(name, limits.of(name), value, place);
@@ -185,7 +226,6 @@ pub fn judge(
         }
         divergences.extend(measured.divergences);
         errors.iter_mut().zip(measured.layers).for_each(|(all, own)| all.extend(own));
-        progress(sequence.ids.len());
     }
     let positions = divergences.len();
     let summary: DivergenceSummary = divergences.into_iter().collect();
@@ -207,24 +247,60 @@ pub fn judge(
     })
 }
 
-/// Final hidden states of the compared positions in candle; `layer` is shown every layer's.
+/// Every sequence as `journal` holds it, or measured now, [`PASS`] of them at a time: `model` dequantizes its layers
+/// for every pass.
+///
+/// A pass is taken whole or not at all, because candle's roundings may depend on what it multiplies at once.
+fn measure(
+    engine: &mut dyn Engine,
+    model: &Reference,
+    sequences: &[Sequence],
+    journal: &Journal,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Vec<Measured>> {
+    let layers = model.config().num_layers();
+    let mut measured = Vec::with_capacity(sequences.len());
+    for pass in sequences.chunks(PASS) {
+        let names: Vec<String> = (measured.len()..).take(pass.len()).map(|number| format!("parity-{number}")).collect();
+        let positions: usize = pass.iter().map(|sequence| sequence.ids.len()).sum();
+        if let Some(known) = names.iter().map(|name| journal.known(name)).collect::<Option<Vec<Measured>>>() {
+            progress(positions * layers);
+            measured.extend(known);
+            continue;
+        }
+        let parts = Measured::of_all(engine, model, pass, &mut || progress(positions))?;
+        names.iter().zip(&parts).for_each(|(name, part)| journal.add(name, part));
+        measured.extend(parts);
+    }
+    Ok(measured)
+}
+
+/// Final hidden states of the compared positions of all sequences in candle; `layer` is shown every layer's.
 fn expected(
     model: &Reference,
-    sequence: &Sequence,
+    sequences: &[Sequence],
     layer: &mut dyn FnMut(usize, Vec<f32>),
 ) -> Result<crate::reference::Tensor> {
-    let positions: Vec<u32> = (sequence.from as u32..sequence.ids.len() as u32).collect();
+    let ids: Vec<&[u32]> = sequences.iter().map(|sequence| sequence.ids.as_slice()).collect();
+    let mut caches: Vec<Cache> = sequences.iter().map(|_| Cache::default()).collect();
+    let mut rows: Vec<u32> = Vec::new();
+    let mut first = 0;
+    for sequence in sequences {
+        rows.extend((first + sequence.from..first + sequence.ids.len()).map(|row| row as u32));
+        first += sequence.ids.len();
+    }
     let mut fault = None;
-    let hidden = model.hidden(&sequence.ids, &mut Cache::default(), &mut |number, residual| match model
-        .pick(residual, &positions)
-        .and_then(|rows| to_host(&rows))
-    {
-        Ok(rows) => layer(number, rows),
-        Err(error) => _ = fault.get_or_insert(error),
-    })?;
+    let hidden =
+        model.hidden_of_all(&ids, &mut caches.iter_mut().collect::<Vec<_>>(), &mut |number, residual| match model
+            .pick(residual, &rows)
+            .and_then(|rows| to_host(&rows))
+        {
+            Ok(rows) => layer(number, rows),
+            Err(error) => _ = fault.get_or_insert(error),
+        })?;
     match fault {
         Some(error) => Err(error),
-        None => model.pick(&hidden, &positions),
+        None => model.pick(&hidden, &rows),
     }
 }
 
