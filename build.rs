@@ -7,15 +7,19 @@ use sha2::{Digest, Sha256};
 
 /// Everything that decides what an engine computes: a pass of the gate holds for these sources and no others.
 const ENGINE: &str = "src/engine";
+/// What the gate measures, and against what: what a stopped run kept holds for these sources and no others.
+const GATE: [&str; 2] = ["src/verify", "src/reference"];
 /// Folder of the kernels, one fatbin for each `.cu` file.
 const KERNELS: &str = "src/engine/cuda/kernels";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed={ENGINE}");
-    match digest(Path::new(ENGINE)) {
-        Ok(digest) => println!("cargo:rustc-env=RUMIK_ENGINE_SOURCES={digest}"),
-        Err(message) => fail(&message),
+    for (variable, folders) in [("RUMIK_ENGINE_SOURCES", &[ENGINE][..]), ("RUMIK_GATE_SOURCES", &GATE)] {
+        folders.iter().for_each(|folder| println!("cargo:rerun-if-changed={folder}"));
+        match digest(folders) {
+            Ok(digest) => println!("cargo:rustc-env={variable}={digest}"),
+            Err(message) => fail(&message),
+        }
     }
     if std::env::var_os("CARGO_FEATURE_CUDA").is_some() {
         println!("cargo:rerun-if-changed={KERNELS}");
@@ -33,10 +37,10 @@ fn fail(message: &str) -> ! {
     std::process::exit(1)
 }
 
-/// SHA-256 over name and content of every file below a folder, in the order of the names.
-fn digest(folder: &Path) -> Result<String, String> {
+/// SHA-256 over name and content of every file below folders, in the order of the names.
+fn digest(folders: &[&str]) -> Result<String, String> {
     let mut files = Vec::new();
-    collect(folder, &mut files)?;
+    folders.iter().try_for_each(|folder| collect(Path::new(folder), &mut files))?;
     files.sort();
     let mut digest = Sha256::new();
     for path in files {
@@ -69,7 +73,7 @@ fn compile_kernels() -> Result<(), String> {
     let mut sources: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
-    let kernels = digest(Path::new(KERNELS))?;
+    let kernels = digest(&[KERNELS])?;
     // What `rumik-run tune` measured holds for these kernels only.
     println!("cargo:rustc-env=RUMIK_KERNELS={kernels}");
     let twins = std::env::var_os("CARGO_FEATURE_TWINS").is_some();

@@ -159,6 +159,23 @@ fn a_reference_is_made_resumed_and_bound_to_its_original() {
     refused(&export.verify(&["--reference", out.to_str().unwrap()]), &[]);
 }
 
+/// The original says nothing but one token to each prompt: no whole frame, and no speech to fill a window with.
+#[test]
+fn a_reference_of_one_token_a_prompt_ends_in_a_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("reference.safetensors");
+    let out = out.to_str().unwrap();
+    let options = ["--quick", "--prompts", "demo", "--max-new-tokens", "1", "--out", out];
+    let made = verify(&[&["reference", "fixtures/demo"], &options[..]].concat());
+    assert_eq!(made.status.code(), Some(0), "{}", String::from_utf8_lossy(&made.stderr));
+    let export = Export::new();
+    let output = export.verify(&["--reference", out, "--quick", "--device", "cpu"]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.lines().any(|line| line.starts_with("engine.top1") && line.contains(" pass ")), "{table}");
+    assert!(export.path("verify.json").exists());
+}
+
 /// Random weights leave everything open, so that every row of every step is stored.
 #[test]
 fn an_export_of_random_weights_is_measured_against_its_source() {
@@ -193,5 +210,8 @@ fn what_cannot_be_verified_is_said_in_one_line() {
     refused(&export.verify(&["--reference", "Cargo.toml"]), &["Cargo.toml"]);
     refused(&export.verify(&["--reference-device", "abacus"]), &["--reference-device", "abacus"]);
     refused(&export.verify(&["--reference", REFERENCE]), &["all of the set", "--quick"]);
+    refused(&export.verify(&["--reference", REFERENCE, "--quick", "--report", "/nowhere/page.html"]), &["/nowhere"]);
+    refused(&export.verify(&["--reference", REFERENCE, "--quick", "--report", "/"]), &["/: expected a file name"]);
+    assert_eq!(verify(&["reference", "fixtures/demo", "--max-new-tokens", "0", "--out", "x"]).status.code(), Some(2));
     assert!(!export.path("verify.json").exists());
 }

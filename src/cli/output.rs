@@ -160,8 +160,21 @@ fn temporary_name(path: &Path) -> Result<PathBuf> {
     let name = path
         .file_name()
         .filter(|_| !path.is_dir())
-        .ok_or_else(|| Error::input("--out", format!("{}: expected a file name, found a folder", path.display())))?;
+        .ok_or_else(|| Error::input("output", format!("{}: expected a file name, found a folder", path.display())))?;
     Ok(path.with_file_name(format!(".{}.{}.part", name.to_string_lossy(), std::process::id())))
+}
+
+/// Refuses, before any work, a place where [`write_whole`] could not write.
+///
+/// # Errors
+/// [`Error::Input`] for a folder; [`Error::Io`] for a folder that is missing or takes no files.
+pub fn check_place(path: &Path) -> Result<()> {
+    if is_special(path) {
+        return Ok(());
+    }
+    let temporary = temporary_name(path)?;
+    std::fs::write(&temporary, []).map_err(Error::io("write", &temporary))?;
+    std::fs::remove_file(&temporary).map_err(Error::io("remove", &temporary))
 }
 
 /// Writes a small file so that its name holds all of it or what it held before.

@@ -7,7 +7,7 @@ use clap::Args;
 use sha2::{Digest, Sha256};
 
 use super::model::{self, ModelArgs};
-use super::output::write_whole;
+use super::output::{check_place, write_whole};
 use super::{Outcome, Progress, Units, print_json};
 use crate::checkpoint::{Checkpoint, Located, SourceRequest, locate};
 use crate::config::DEFAULT_MAX_NEW_TOKENS;
@@ -45,8 +45,9 @@ pub struct OriginalArgs {
     #[arg(long, value_name = "SET", default_value = "model")]
     prompts: Bundled,
     /// Cut the original's speech after so many tokens
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_NEW_TOKENS)]
-    max_new_tokens: usize,
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_NEW_TOKENS as u32,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_new_tokens: u32,
     /// Fewer prompts, every check
     #[arg(long)]
     quick: bool,
@@ -109,6 +110,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Outcome> {
     let Some(folder) = &args.export else {
         anyhow::bail!("EXPORT: nothing given; give an export folder, or a command (see --help)");
     };
+    args.report.iter().try_for_each(|file| check_place(file))?;
     let mut limits = Limits::default();
     args.limit.iter().try_for_each(|assignment| limits.set(assignment))?;
     let device = reference::device(&args.original.reference_device)?;
@@ -136,17 +138,18 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<Outcome> {
     let mut bars = Bars::default();
     let checked = check(subject, &plan, &mut |label, done, total| bars.show(label, done, total));
     bars.finish();
-    let Checked { record, pairs, resumed } = checked?;
+    let Checked { record, pairs, resumed, journal } = checked?;
     if resumed > 0 {
         eprintln!("note: {resumed} parts had been done by a run that was stopped");
-    }
-    save(&paths, &record)?;
-    if let Some(file) = &args.report {
-        write_whole(file, report(&record, &pairs, engine.info().sample_rate_hz, &bars.took).as_bytes())?;
     }
     match args.json {
         true => print_json(&record)?,
         false => print_table(&record)?,
+    }
+    save(&paths, &record)?;
+    journal.finish();
+    if let Some(file) = &args.report {
+        write_whole(file, report(&record, &pairs, engine.info().sample_rate_hz, &bars.took).as_bytes())?;
     }
     Ok(if record.verdict == record::Outcome::Pass { Outcome::Done } else { Outcome::Failed })
 }
@@ -160,10 +163,16 @@ impl CheckArgs {
             (None, Some(source)) => {
                 let (checkpoint, job) = self.original.job(Some(source), true)?;
                 let file = cached(&checkpoint, &job)?;
-                if !file.exists() {
-                    self.original.make(&checkpoint, &job, device, &file)?;
-                }
-                Ok((ReferenceFile::open(&file)?, Some(checkpoint)))
+                // One that is damaged is made again.
+                let known = file.exists().then(|| ReferenceFile::open(&file)).and_then(Result::ok);
+                let reference = match known {
+                    Some(reference) => reference,
+                    None => {
+                        self.original.make(&checkpoint, &job, device, &file)?;
+                        ReferenceFile::open(&file)?
+                    }
+                };
+                Ok((reference, Some(checkpoint)))
             }
             (None, None) if carried.exists() => Ok((ReferenceFile::open(&carried)?, None)),
             (None, None) => Err(Error::input(
@@ -186,7 +195,7 @@ impl OriginalArgs {
         let located: Located = locate(&request)?;
         let checkpoint = Checkpoint::open(&located.folder)?;
         let prompts = PromptSet::bundled(self.prompts)?;
-        let most = self.max_new_tokens.min(checkpoint.config.max_position_embeddings / 2);
+        let most = (self.max_new_tokens as usize).min(checkpoint.config.max_position_embeddings / 2);
         Ok((checkpoint, Job { located, prompts, quick: self.quick, max_new_tokens: most, pcm }))
     }
 

@@ -103,7 +103,11 @@ fn find(paths: &Paths, backend: Backend, digests: &mut Digests) -> Result<Pass> 
     if !file.exists() {
         return missing(&"no such file");
     }
-    let document = Document::parse(&place, &Bytes::map(&file)?)?;
+    let json = match Bytes::map(&file) {
+        Ok(json) => json,
+        Err(error) => return missing(&format_args!("something else: {error}")),
+    };
+    let document = Document::parse(&place, &json)?;
     let Some(record) = document.of(backend) else {
         return missing(&"none for this kind of device");
     };

@@ -29,6 +29,9 @@ const LONGEST: usize = 256;
 /// Positions compared on both sides of the point where the window begins to slide.
 const AROUND_WINDOW: usize = 24;
 
+/// Digest of the sources of gate and reference, which decide what is measured.
+const GATE_SOURCES: &str = env!("RUMIK_GATE_SOURCES");
+
 /// What is verified.
 pub struct Subject<'a> {
     /// Where its files are.
@@ -67,6 +70,8 @@ pub struct Checked {
     pub pairs: Vec<Pair>,
     /// Parts that an earlier run, which was stopped, had done.
     pub resumed: usize,
+    /// What was kept of this run; to be finished once the record is safe.
+    pub journal: Journal,
 }
 
 /// Told what is being done, how much of it is done, and how much there is.
@@ -122,14 +127,18 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         progress("engine against the original", done, steps);
     })?;
 
-    let (speech, pairs) = listen::judge(
+    let spoken = listen::judge(
         (engine, export),
         (reference, &items),
         recogniser,
         &journal,
         (&mut verdict, limits),
         &mut |label, done| progress(label, done, items.len()),
-    )?;
+    );
+    let mut heard = None;
+    let spoken = spoken.map(|spoken| heard = Some(spoken));
+    fail_or_stop(spoken, "audio.prompts_missing", &mut verdict, limits)?;
+    let (speech, pairs) = heard.map_or((None, Vec::new()), |(speech, pairs)| (Some(speech), pairs));
 
     let kl_error = verdict.measured("reference.kl_error");
     let record = Record {
@@ -149,17 +158,16 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         kernels,
         parity,
         quality,
-        speech: Some(speech),
+        speech,
         digest: String::new(),
     };
-    let (record, resumed) = (record.seal()?, journal.taken());
-    journal.finish();
-    Ok(Checked { record, pairs, resumed })
+    Ok(Checked { record: record.seal()?, pairs, resumed: journal.taken(), journal })
 }
 
 /// Everything that the measured figures depend on. Limits are not among it: what is kept was not judged.
 fn about(engine: &dyn Engine, digests: &[FileDigest], plan: &Plan) -> serde_json::Value {
     serde_json::json!({
+        "gate": GATE_SOURCES,
         "engine": engine_facts(engine),
         "files": digests,
         "reference": plan.reference.sha256,
@@ -258,11 +266,13 @@ pub fn sequences(items: &[&Item], mode: Mode, config: &ModelConfig) -> Vec<parit
 
 /// A sequence that is longer than the sliding window, compared around the point where the window begins to slide.
 ///
-/// It holds what the original says to all `items`, one after the other, as often as needed.
+/// It holds what the original says to all `items`, one after the other, as often as needed; the prompts themselves where it hardly
+/// says anything.
 fn longer_than_the_window(items: &[&Item], config: &ModelConfig) -> parity::Sequence {
-    let units = items.iter().flat_map(|item| &item.tokens[..item.tokens.len() - 1]);
+    let prompts = || items.iter().flat_map(|item| &item.ids);
+    let units = items.iter().flat_map(|item| item.tokens.split_last().map_or(&[][..], |(_, units)| units));
     let length = config.sliding_window + AROUND_WINDOW;
-    let ids = items.iter().flat_map(|item| &item.ids).take(MIN_NEW_TOKENS).chain(units.cycle());
+    let ids = prompts().take(MIN_NEW_TOKENS).chain(units.cycle()).chain(prompts().cycle());
     parity::Sequence {
         name: "a sequence longer than the window".to_owned(),
         ids: ids.copied().take(length).collect(),

@@ -60,6 +60,7 @@ impl Journal {
     /// Those of `measure`.
     pub fn part<P: Part>(&self, name: &str, measure: impl FnOnce() -> Result<P>) -> Result<P> {
         if let Some(part) = self.known(name) {
+            self.count(1);
             return Ok(part);
         }
         let part = measure()?;
@@ -67,11 +68,14 @@ impl Journal {
         Ok(part)
     }
 
-    /// A part that was kept.
+    /// A part that was kept. Who uses it calls [`Journal::count`].
     pub fn known<P: Part>(&self, name: &str) -> Option<P> {
-        let part = P::of(&read(&self.folder.as_ref()?.join(name))?)?;
-        self.taken.set(self.taken.get() + 1);
-        Some(part)
+        P::of(&read(&self.folder.as_ref()?.join(name))?)
+    }
+
+    /// Counts parts that did not have to be measured.
+    pub fn count(&self, parts: usize) {
+        self.taken.set(self.taken.get() + parts);
     }
 
     /// Keeps a part. A full disk costs the chance to go on, not the run.

@@ -32,7 +32,7 @@ pub struct Sequence {
 impl Sequence {
     /// Positions that are compared.
     fn compared(&self) -> usize {
-        self.ids.len() - self.from
+        self.ids.len().saturating_sub(self.from)
     }
 }
 
@@ -265,6 +265,7 @@ fn measure(
         let positions: usize = pass.iter().map(|sequence| sequence.ids.len()).sum();
         if let Some(known) = names.iter().map(|name| journal.known(name)).collect::<Option<Vec<Measured>>>() {
             progress(positions * layers);
+            journal.count(known.len());
             measured.extend(known);
             continue;
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::{Compact, FORMAT, Facts, ModelFacts, data_digest};
+use super::{Compact, FORMAT, Facts, ModelFacts, check_digest, data_digest};
 use crate::checkpoint::{Checkpoint, Located};
 use crate::config::MIN_NEW_TOKENS;
 use crate::engine::frames::Frames;
@@ -164,8 +164,10 @@ fn samples(codec: &Decoder, reference: &Reference, ids: &[u32]) -> Result<Vec<u8
     let (mut frames, mut codes, mut pcm, mut bytes) =
         (Frames::new(reference.config()), Vec::new(), Vec::new(), Vec::new());
     ids.iter().for_each(|id| frames.push(*id, &mut codes));
-    let mut state: mimi::State = codec.state();
-    codec.step(&mut state, &codes, &mut pcm)?;
+    if !codes.is_empty() {
+        let mut state: mimi::State = codec.state();
+        codec.step(&mut state, &codes, &mut pcm)?;
+    }
     crate::audio::append_i16(&pcm, &mut bytes);
     Ok(bytes)
 }
@@ -220,20 +222,24 @@ impl Journal {
         self.folder.join(format!("{number}.safetensors"))
     }
 
+    /// Whether a wave is there as it was kept; one that is damaged is spoken again.
     fn has(&self, number: usize) -> bool {
-        self.wave(number).exists()
+        TensorFile::open(&self.wave(number)).is_ok_and(|file| check_digest(&file).is_ok())
     }
 
     /// Keeps a wave, whole or not at all.
     fn keep(&self, number: usize, tensors: &BTreeMap<String, Flat>) -> Result<()> {
-        let data = tensors.iter().map(|(name, (dtype, data))| (name.as_str(), *dtype, &data[..]));
-        write(&self.wave(number), &[("format", FORMAT)], data)
+        let data = || tensors.iter().map(|(name, (dtype, data))| (name.as_str(), *dtype, &data[..]));
+        let digest = data_digest(data().map(|(name, _, data)| (name, data)));
+        let digest = [("digest", Dtype::U8, &digest[..])];
+        write(&self.wave(number), &[("format", FORMAT)], data().chain(digest))
     }
 
     /// Puts the waves together, and removes the folder.
     fn finish(&self, out: &Path, waves: usize, facts: &Facts) -> Result<()> {
         let files: Vec<TensorFile> = (0..waves).map(|n| TensorFile::open(&self.wave(n))).collect::<Result<_>>()?;
         let all = || files.iter().flat_map(|file| file.tensors()).map(|(name, tensor)| (name.as_str(), tensor));
+        let all = || all().filter(|(name, _)| *name != "digest"); // a wave's own
         let digest = data_digest(all().map(|(name, tensor)| (name, &*tensor.data)));
         let data = all().map(|(name, tensor)| (name, tensor.dtype, &*tensor.data));
         let facts = json!(facts).to_string();
@@ -260,4 +266,29 @@ fn write<'a>(
     tensors.iter().try_for_each(|(_, _, data)| writer.write(data))?;
     writer.finish()?;
     std::fs::rename(&temporary, path).map_err(Error::io("rename the finished file to", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wave_that_was_damaged_is_not_taken_for_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal { folder: folder.path().to_owned() };
+        assert!(!journal.has(0));
+        journal.keep(0, &BTreeMap::from([("0.stop".to_owned(), (Dtype::F32, vec![7; 64]))])).unwrap();
+        assert!(journal.has(0));
+        let whole = std::fs::read(journal.wave(0)).unwrap();
+        for damaged in [&whole[..whole.len() - 1], &whole[..9], &[]] {
+            std::fs::write(journal.wave(0), damaged).unwrap();
+            assert!(!journal.has(0));
+        }
+        for at in whole.len() - 96..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            std::fs::write(journal.wave(0), flipped).unwrap();
+            assert!(!journal.has(0), "a flipped bit at {at}");
+        }
+    }
 }
