@@ -1,7 +1,7 @@
 //! Every operation of the model in plain Rust: the executable meaning of each kernel, here and on other devices.
 //!
 //! Sums of floating-point numbers run over [`LANES`] partial sums (dot products over four times as many), element `i` into
-//! partial sum `i % LANES`, which are then added in order; that order is part of the meaning. Rust neither reorders nor contracts floating-point
+//! partial sum `i % LANES`, which are then added by [`sum_lanes`]; that order is part of the meaning. Rust neither reorders nor contracts floating-point
 //! arithmetic, so the same source compiled for wider registers computes the same bits. For that the functions here are
 //! inlined into the dispatch table of each instruction set; only integer sums and dot products, which compilers do not
 //! widen by themselves, have hand-written versions.
@@ -149,10 +149,12 @@ pub fn widen(bits: u16) -> f32 {
     f32::from_bits(value.to_bits() | sign)
 }
 
-/// Adds the lanes in order.
+/// Adds the lanes: each four in order, then the four sums in order. So four blocks of a GPU can share a sum.
 #[inline(always)]
 pub fn sum_lanes(lanes: &[f32; LANES]) -> f32 {
-    lanes[1..].iter().fold(lanes[0], |sum, lane| sum + lane)
+    let [a, b, c, d] = lanes.as_chunks::<4>().0 else { unreachable!("16 lanes") };
+    let sum = |four: &[f32; 4]| ((four[0] + four[1]) + four[2]) + four[3];
+    ((sum(a) + sum(b)) + sum(c)) + sum(d)
 }
 
 /// Folds up to 16 groups of a row of int4 codes into its partial sums, given the integer sums `t` of code times `q`.
@@ -280,7 +282,7 @@ pub(super) fn add_products<W: Weight>(sums: &mut DotSums, a: &[W], b: &[f32]) {
     }
 }
 
-/// Adds the sums in order, then their lanes in order.
+/// Adds the sums in order, then their lanes.
 #[inline(always)]
 pub(super) fn finish_dot(sums: &DotSums) -> f32 {
     let mut p = sums[0];

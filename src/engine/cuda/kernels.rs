@@ -49,6 +49,8 @@ pub struct Layer {
     pub values: Address,
     /// Positions seen; 0 for all.
     pub window: i32,
+    /// Of the layer, from 1.
+    pub number: i32,
 }
 
 /// What the persistent kernel takes beside the other structs.
@@ -137,6 +139,10 @@ pub struct Buffers {
     pub partial: Address,
     /// Their maxima and sums.
     pub partial_ml: Address,
+    /// `[columns, 2, 4, hidden]` f32: what `project_out` by warpgroups leaves to be added to `x`.
+    pub out_partial: Address,
+    /// u32: number of the layer whose `project_in` is complete.
+    pub inner_ready: Address,
     /// Counters, `[intermediate / 128]`.
     pub mlp_arrivals: Address,
     /// Counters, `[columns, items]`.
@@ -281,7 +287,7 @@ pub const END_NOT_FINITE: i32 = 4;
 
 // The kernels assert the same sizes.
 const _: () = {
-    assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 136);
+    assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 152);
     assert!(size_of::<Frame>() == 120 && size_of::<Digits>() == 24);
     assert!(size_of::<Head>() == 152 && size_of::<HeadBuffers>() == 56);
     assert!(size_of::<Sequence>() == 96 && size_of::<FrameOut>() == 208 && size_of::<Column>() == 16);

@@ -1,6 +1,7 @@
 //! What a benchmark asks of the device: times of single kernels and of the codec, rates and use of the memory.
 
 use super::codec::Codec;
+use super::decoder::Reach;
 use super::device::{Event, Graph, Variant};
 use super::kernels::{Column, FrameOut, Sequence};
 use super::{CudaEngine, Slot};
@@ -36,12 +37,16 @@ impl CudaEngine {
     }
 
     /// Puts `columns` live columns at `position` onto the device.
-    fn occupy(&self, columns: usize, position: usize) -> Result<()> {
+    /// `prompt`: as the first positions of one slot.
+    fn occupy(&self, columns: usize, position: usize, prompt: bool) -> Result<()> {
         if self.slots.iter().any(|slot| *slot != Slot::Free) {
             return Err(Error::input("slots", "expected all of them free for a measurement, found one in use"));
         }
         let slots = self.slots.len();
-        let column = |i| Column { slot: (i % slots) as i32, position: position as i32, live: 1, row: i as i32 };
+        let column = |i| {
+            let (slot, position) = if prompt { (0, i) } else { (i % slots, position) };
+            Column { slot: slot as i32, position: position as i32, live: 1, row: i as i32 }
+        };
         let columns: Vec<Column> = (0..columns).map(column).collect();
         self.device.write(&self.main, self.decoder.columns(), &columns)?;
         // Choices must not end a sequence: the next replay would find nothing to do.
@@ -58,31 +63,37 @@ impl CudaEngine {
     }
 
     /// The kernels of a pass, each in a graph of its launches in all layers, so that no weights are left in the cache.
-    fn layer_works(&self, columns: usize) -> Result<Vec<Work>> {
+    fn layer_works(&self, columns: usize, reach: Reach) -> Result<Vec<Work>> {
         let (on, decoder, layers) = (self.main(), &self.decoder, self.info.config.num_layers());
         let every =
             |work: &dyn Fn(usize) -> Result<()>| on.device.capture(on.stream, || (0..layers).try_for_each(work));
         let (input, output) = decoder.layer_bytes();
         let work = |name, bytes, graph| Work { name, launches: layers, bytes, graph };
         Ok(vec![
-            work("project_in", input, every(&|l| decoder.project_in(on, l, columns))?),
-            work("attend", 0, every(&|l| decoder.attend(on, l, columns, 0))?),
+            work("project_in", input, every(&|l| decoder.project_in(on, l, columns, l > 0))?),
+            work("attend", 0, every(&|l| decoder.attend(on, l, columns, reach))?),
             work("project_out", output, every(&|l| decoder.project_out(on, l, columns))?),
-            Work { name: "a pass", launches: 1, bytes: layers * (input + output), graph: self.whole_pass(columns)? },
+            work("attend, project_out", output, every(&|l| decoder.attend_and_project_out(on, l, columns, reach))?),
+            Work {
+                name: "a pass",
+                launches: 1,
+                bytes: layers * (input + output),
+                graph: self.whole_pass(columns, reach)?,
+            },
         ])
     }
 
-    fn whole_pass(&self, columns: usize) -> Result<Graph> {
+    fn whole_pass(&self, columns: usize, reach: Reach) -> Result<Graph> {
         let (on, decoder) = (self.main(), &self.decoder);
-        on.device.capture(on.stream, || decoder.forward(on, columns, 0))
+        on.device.capture(on.stream, || decoder.forward(on, columns, reach))
     }
 
     /// The head alone would find itself in the cache: a pass through the layers goes before it.
-    fn head_works(&self, columns: usize) -> Result<Vec<Work>> {
+    fn head_works(&self, columns: usize, reach: Reach) -> Result<Vec<Work>> {
         let (on, decoder, layers) = (self.main(), &self.decoder, self.info.config.num_layers());
         let (input, output) = decoder.layer_bytes();
         let scores = on.device.capture(on.stream, || {
-            decoder.forward(on, columns, 0)?;
+            decoder.forward(on, columns, reach)?;
             decoder.scores(on, columns, 0, Some(0))
         })?;
         let bytes = layers * (input + output) + decoder.head_bytes();
@@ -98,15 +109,17 @@ impl CudaEngine {
     }
 
     fn variant_times(&self, columns: usize, position: usize, repeats: usize) -> Result<Vec<KernelTime>> {
-        self.occupy(columns, position)?;
-        let mut works = self.layer_works(columns)?;
         // The slots' own buffers end with their number; more columns are those of a prompt.
-        if columns <= self.slots.len() {
-            works.extend(self.head_works(columns)?);
+        let prompt = columns > self.slots.len();
+        let reach = if prompt { Reach::prompt(columns) } else { Reach::decoding(position + 1) };
+        self.occupy(columns, position, prompt)?;
+        let mut works = self.layer_works(columns, reach)?;
+        if !prompt {
+            works.extend(self.head_works(columns, reach)?);
         }
         let mut times = Vec::new();
         for Work { name, launches, bytes, graph } in works {
-            self.occupy(columns, position)?;
+            self.occupy(columns, position, prompt)?;
             let micros = self.time(&graph, repeats)?.map(|micros| micros / launches as f64);
             times.push(KernelTime {
                 name,
@@ -169,7 +182,7 @@ impl Metered for CudaEngine {
 
     fn codec_ms(&mut self, repeats: usize) -> Result<Option<Spread>> {
         let Some(codec) = &self.codec else { return Ok(None) };
-        self.occupy(1, 0)?;
+        self.occupy(1, 0, false)?;
         let graph = self.codec_graph(codec, 1)?;
         Ok(Some(self.time(&graph, repeats)?.map(|micros| micros / 1e3)))
     }

@@ -21,7 +21,7 @@ pub(crate) mod probe;
 mod tests;
 
 use codec::Codec;
-use decoder::{Decoder, MAX_COLUMNS};
+use decoder::{Decoder, MAX_COLUMNS, Reach};
 use device::{Device, Event, Graph, Memory, Pinned, Queue, Stream};
 use kernels::{Column, FrameOut, Sequence};
 
@@ -120,7 +120,8 @@ pub struct CudaEngine {
     side: Stream,
     decoder: Decoder,
     codec: Option<Codec>,
-    graphs: Vec<Option<Graphs>>,
+    /// Of one column, of two, ...
+    graphs: Vec<Graphs>,
     slots: Vec<Slot>,
     embedding: Int8Matrix,
     normed: Memory,
@@ -146,7 +147,7 @@ impl CudaEngine {
     /// do not cover; [`Error::Input`] for options out of range; [`Error::Device`].
     pub fn open(export: &Export, options: &Options) -> Result<CudaEngine> {
         let device = Device::open(options.ordinal)?;
-        let (main, side) = (device.stream()?, device.stream()?);
+        let (main, side) = (device.stream()?, device.urgent_stream()?);
         let config = &export.config;
         let slots = options.slots;
         let tuning = tuning(&device, options)?;
@@ -182,7 +183,7 @@ impl CudaEngine {
             sequence: device.pinned(1)?,
             out: device.pinned(MAX_COLUMNS)?,
             pcm: device.pinned(slots * samples)?,
-            graphs: (0..slots).map(|_| None).collect(),
+            graphs: Vec::new(),
             slots: vec![Slot::Free; slots],
             embedding: export.embedding.clone(),
             stop_bias: export.stop.down_bias,
@@ -194,7 +195,8 @@ impl CudaEngine {
             device,
         };
         for columns in 1..=slots {
-            engine.graphs[columns - 1] = Some(engine.capture(columns)?);
+            let graphs = engine.capture(columns)?;
+            engine.graphs.push(graphs);
         }
         engine.device.synchronize(&engine.main)?;
         Ok(engine)
@@ -209,6 +211,7 @@ impl CudaEngine {
     }
 
     fn capture(&self, columns: usize) -> Result<Graphs> {
+        let reach = Reach::decoding(self.decoder.positions());
         let (device, decoder, quantizers) = (&self.device, &self.decoder, self.info.config.num_quantizers);
         let out_bytes = columns * size_of::<FrameOut>();
         let tokens = device.capture(&self.main, || {
@@ -221,13 +224,13 @@ impl CudaEngine {
                     decoder.scores(self.main(), columns, 0, Some(token))?;
                     decoder.choose(self.main(), columns, Some(token))?;
                     if token + 1 < quantizers {
-                        decoder.forward(self.main(), columns, 0)?;
+                        decoder.forward(self.main(), columns, reach)?;
                     }
                 }
             }
             device.read_into(&self.main, decoder.out(), &self.out, columns)
         })?;
-        let tail = device.capture(&self.main, || decoder.forward(self.main(), columns, 0))?;
+        let tail = device.capture(&self.main, || decoder.forward(self.main(), columns, reach))?;
         let codec = match &self.codec {
             Some(codec) => Some(device.capture(&self.side, || {
                 codec.frame(self.side(), columns)?;
@@ -313,7 +316,7 @@ impl CudaEngine {
         let (count, seen) = (tokens.len(), first + tokens.len());
         let mut residual = vec![0f32; count * hidden];
         for layer in 0..self.info.config.num_layers() {
-            self.decoder.layer(self.main(), layer, count, seen)?;
+            self.decoder.layer(self.main(), layer, count, Reach::prompt(seen))?;
             self.device.read(&self.main, self.decoder.residual(self.slots.len()), &mut residual)?;
             self.device.synchronize(&self.main)?;
             for (i, residual) in residual.chunks(hidden).enumerate() {
@@ -373,7 +376,7 @@ impl Engine for CudaEngine {
         let piece: Vec<u32> = prompt[first..].iter().take(MAX_COLUMNS).copied().collect();
         self.stage(slot, &piece, first)?;
         let seen = first + piece.len();
-        self.decoder.forward(self.main(), piece.len(), seen)?;
+        self.decoder.forward(self.main(), piece.len(), Reach::prompt(seen))?;
         if seen == length {
             let last = self.slots.len() + piece.len() - 1;
             let (to, from) = (self.decoder.residual(slot), self.decoder.residual(last));
@@ -410,7 +413,7 @@ impl Engine for CudaEngine {
                 running.push(slot);
             }
         }
-        let Some(Some(graphs)) = running.len().checked_sub(1).map(|i| self.graphs[i].as_ref()) else {
+        let Some(graphs) = running.len().checked_sub(1).and_then(|index| self.graphs.get(index)) else {
             return Ok(());
         };
         self.device.replay(&graphs.tokens)?;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::codec::Codec;
-use super::decoder::{Decoder, MAX_COLUMNS};
+use super::decoder::{Decoder, MAX_COLUMNS, Reach};
 use super::device::{self, Device, Memory, Plain, Queue, Stream};
 use super::kernels::{Address, Column, Digits, FrameOut, Sequence};
 use crate::config::ModelConfig;
@@ -103,6 +103,7 @@ impl Probe {
         }
         fill(buffers.q, MAX_COLUMNS * config.query_size() * 4)?;
         fill(buffers.mlp, MAX_COLUMNS * config.intermediate_size * 4)?;
+        fill(buffers.out_partial, MAX_COLUMNS * 8 * config.hidden_size * 4)?;
         for digits in [buffers.hidden, buffers.attention, buffers.inner] {
             let tiles = MAX_COLUMNS.div_ceil(4) * digits.groups as usize;
             fill(digits.words, tiles * 1024)?;
@@ -163,27 +164,28 @@ impl Probe {
 
     /// LayerNorm, queries, keys, values and the MLP's activation of the columns set.
     pub(crate) fn project_in(&self, layer: usize, columns: usize) -> Result<()> {
-        self.decoder.project_in(self.on(), layer, columns)
+        self.decoder.project_in(self.on(), layer, columns, false)
     }
 
-    /// Attention of the columns set; `positions` bounds what any of them sees, 0: unknown.
+    /// Attention of the columns set, which are at most `positions` long; 0: as when decoding.
     pub(crate) fn attend(&self, layer: usize, columns: usize, positions: usize) -> Result<()> {
-        self.decoder.attend(self.on(), layer, columns, positions)
+        self.decoder.attend(self.on(), layer, columns, reach(positions))
     }
 
     /// o_proj, down_proj and the residual of the columns set.
     pub(crate) fn project_out(&self, layer: usize, columns: usize) -> Result<()> {
-        self.decoder.project_out(self.on(), layer, columns)
+        self.decoder.project_out(self.on(), layer, columns)?;
+        self.decoder.settle(self.on(), columns)
     }
 
     /// A whole layer, one launch a phase.
     pub(crate) fn layer(&self, layer: usize, columns: usize, positions: usize) -> Result<()> {
-        self.decoder.layer(self.on(), layer, columns, positions)
+        self.decoder.layer(self.on(), layer, columns, reach(positions))
     }
 
     /// All layers as when decoding: in the persistent kernel where the device has it.
     pub(crate) fn forward(&self, columns: usize) -> Result<()> {
-        self.decoder.forward(self.on(), columns, 0)
+        self.decoder.forward(self.on(), columns, reach(0))
     }
 
     /// Queries, `[columns, query]`.
@@ -352,6 +354,10 @@ impl Probe {
         }
         Ok(pcm)
     }
+}
+
+fn reach(positions: usize) -> Reach {
+    if positions == 0 { Reach::decoding(POSITIONS) } else { Reach::prompt(positions) }
 }
 
 /// Index of the tile of column `c` and group `g`, as `digit_tile` of common.cuh.

@@ -32,6 +32,7 @@ pub(super) fn codec() -> impl Iterator<Item = &'static str> {
 /// A unit test compares the list with the sources, and a run on a device with the functions of the loaded modules; a kernel
 /// that is in neither place tested makes them fail.
 pub const CUDA: &[&str] = &[
+    "add_partial_sums",
     "attend_128",
     "attend_64",
     "attend_ring",
@@ -51,6 +52,7 @@ pub const CUDA: &[&str] = &[
     "project_out_4_deep",
     "project_out_8",
     "project_out_8_deep",
+    "project_out_wgmma_40",
     "project_out_wgmma_8",
     "project_out_wide",
     "round_columns",
@@ -135,10 +137,13 @@ mod tests {
             }
         }
         let name = |part: &str| {
-            let part = match part.split_once("__launch_bounds__") {
-                Some((before, after)) if !before.contains('{') => after.split_once(')').map_or("", |(_, after)| after),
-                _ => part,
+            let without = |part: &'_ str, attribute: &str| match part.split_once(attribute) {
+                Some((before, after)) if !before.contains('{') => {
+                    after.split_once(')').map_or(String::new(), |(_, after)| after.to_owned())
+                }
+                _ => part.to_owned(),
             };
+            let part = without(&without(part, "__launch_bounds__"), "__maxnreg__");
             let before = part.split('(').next().unwrap_or_default();
             before.split_whitespace().last().unwrap_or_default().to_owned()
         };
@@ -157,7 +162,7 @@ mod tests {
         let text = "extern \"C\" __global__ void one(int a) { f(a); }\n\
                     #define KERNEL extern \"C\" __global__ void\n\
                     #define PAIR(N, M) KERNEL __launch_bounds__(8, 1) two_##N##_##M(int a) { } KERNEL three_##N(int b) { }\n\
-                    PAIR(4, 5)\nPAIR(x, 6)\nKERNEL __launch_bounds__(9) four(int c) { }\n#define OTHER(A) f(A)\nOTHER(3)\n";
+                    PAIR(4, 5)\nPAIR(x, 6)\nKERNEL __maxnreg__(9) four(int c) { }\n#define OTHER(A) f(A)\nOTHER(3)\n";
         assert_eq!(kernels(text), ["one", "two_4_5", "three_4", "two_x_6", "three_x", "four"]);
     }
 

@@ -110,6 +110,8 @@ fn buffers(arena: &mut Arena<'_>, config: &ModelConfig, x: Address) -> Result<Bu
         inner: digits(arena, config.intermediate_size)?,
         partial: arena.zeros(MAX_COLUMNS * config.query_size() * MAX_CHUNKS * 4)?,
         partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * MAX_CHUNKS * 8)?,
+        out_partial: arena.zeros(MAX_COLUMNS * 2 * warpgroups::OUT_SPLITS * config.hidden_size * 4)?,
+        inner_ready: arena.zeros(4)?,
         mlp_arrivals: arena.zeros(config.intermediate_size / GROUP * 4)?,
         attention_arrivals: arena.zeros(MAX_COLUMNS * config.query_size() / GROUP * 4)?,
         columns: arena.zeros(MAX_COLUMNS * size_of::<Column>())?,
@@ -126,7 +128,9 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
     let wide = ["norm_columns", "project_in_wide", "round_columns", "project_out_wide"];
     let [in_4, in_8, out_4, out_8] = device.kernels(narrow)?;
     let [norm_columns, project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
-    let [attend, scores, choose] = device.kernels([attend, "scores", "choose_token"])?;
+    let [attend, add_partial_sums, scores, choose] =
+        device.kernels([attend, "add_partial_sums", "scores", "choose_token"])?;
+    device.share_of_memory(&scores, None)?; // a bf16 head is read through the cache
     let frame = if tuning.persistent { frame::kernel(device, config)? } else { None };
     let warpgroups = if tuning.warpgroups { warpgroups::kernels(device, config)? } else { None };
     Ok(Functions {
@@ -137,6 +141,7 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
         round_columns,
         project_out_wide,
         attend,
+        add_partial_sums,
         scores,
         choose,
         frame,
@@ -194,6 +199,7 @@ fn load_layers(arena: &mut Arena<'_>, export: &Export, kv: KvShape) -> Result<(V
             keys: keys + at * per_layer,
             values: values + at * per_layer,
             window: if sliding { config.sliding_window as i32 } else { 0 },
+            number: index as i32 + 1,
         };
         write_layer(arena.on, &this, layer)?;
         layers.push(this);

@@ -41,6 +41,27 @@ const STATIC_BYTES: usize = 4 << 10;
 /// Shared memory for the partial sums of the narrow `project_in`.
 const PART_BYTES: usize = 48 << 10;
 
+/// What the columns of a pass attend to.
+#[derive(Clone, Copy, Debug)]
+pub struct Reach {
+    /// Positions of each of them, at most.
+    positions: usize,
+    /// Each adds a position to a slot of its own; a prompt's columns are each other's past.
+    decodes: bool,
+}
+
+impl Reach {
+    /// Of slots that decode.
+    pub fn decoding(positions: usize) -> Reach {
+        Reach { positions, decodes: true }
+    }
+
+    /// Of the positions of a prompt.
+    pub fn prompt(positions: usize) -> Reach {
+        Reach { positions, decodes: false }
+    }
+}
+
 /// The kernels of a model.
 #[derive(Debug)]
 pub struct Functions {
@@ -51,6 +72,7 @@ pub struct Functions {
     round_columns: Kernel,
     project_out_wide: Kernel,
     attend: Kernel,
+    add_partial_sums: Kernel,
     scores: Kernel,
     choose: Kernel,
     frame: Option<Kernel>,
@@ -110,7 +132,6 @@ impl Decoder {
     }
 
     /// Positions of a slot's cache: those asked for, rounded up.
-    #[cfg(test)]
     pub fn positions(&self) -> usize {
         self.shape.positions as usize
     }

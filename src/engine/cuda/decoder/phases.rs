@@ -8,21 +8,26 @@ use super::super::device::{Kernel, Launch, Queue, Start, pointer};
 use super::super::kernels::{Address, Column, HeadBuffers};
 use super::{
     Decoder, ITEM_HEADS, MAX_CHUNKS, NARROW_COLUMNS, PART_BYTES, PROMPT_COLUMNS, PROMPT_DEPTH, PROMPT_STATIC_BYTES,
-    RING_STEP, SPAN, STATIC_BYTES, THREADS, WARPS, WIDE_TILES, pack,
+    RING_STEP, Reach, SPAN, STATIC_BYTES, THREADS, WARPS, WIDE_TILES, pack,
 };
 use crate::error::Result;
 use crate::format::layout::GROUP;
 
 impl Decoder {
-    /// Runs `columns` columns through all layers; their x rows must hold the input. `positions` bounds what any of them
-    /// attends to, 0 when unknown (decoding).
+    /// Runs `columns` columns through all layers; their x rows must hold the input.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn forward(&self, on: Queue<'_>, columns: usize, positions: usize) -> Result<()> {
-        match positions == 0 && self.persists(columns) {
+    pub fn forward(&self, on: Queue<'_>, columns: usize, reach: Reach) -> Result<()> {
+        match reach.decodes && self.persists(columns) {
             true => self.pass(on),
-            false => (0..self.layers.len()).try_for_each(|layer| self.layer(on, layer, columns, positions)),
+            false => {
+                for layer in 0..self.layers.len() {
+                    self.project_in(on, layer, columns, layer > 0)?;
+                    self.attend_and_project_out(on, layer, columns, reach)?;
+                }
+                self.settle(on, columns)
+            }
         }
     }
 
@@ -31,7 +36,8 @@ impl Decoder {
         match () {
             () if self.persists_choice(columns) => 2.0 / f64::from(self.head.quantizers),
             () if self.persists(columns) => 3.0,
-            () => (self.layers.len() * (3 + usize::from(self.by_warpgroups(columns))) + 2) as f64,
+            () if self.by_warpgroups(columns) => (self.layers.len() * 4 + 3) as f64,
+            () => (self.layers.len() * 3 + 2) as f64,
         }
     }
 
@@ -39,24 +45,36 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn layer(&self, on: Queue<'_>, layer: usize, columns: usize, positions: usize) -> Result<()> {
-        self.project_in(on, layer, columns)?;
-        self.attend(on, layer, columns, positions)?;
-        self.project_out(on, layer, columns)
+    pub fn layer(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
+        self.project_in(on, layer, columns, false)?;
+        self.attend_and_project_out(on, layer, columns, reach)?;
+        self.settle(on, columns)
     }
 
-    /// LayerNorm, then queries, keys, values and the MLP's activation.
+    /// [`Decoder::attend`], then [`Decoder::project_out`], which begins before it ends where it can.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn project_in(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
+    pub fn attend_and_project_out(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
+        self.attend(on, layer, columns, reach)?;
+        match self.by_warpgroups(columns) {
+            true => self.project_out_by_warpgroups(on, layer, columns, true),
+            false => self.project_out(on, layer, columns),
+        }
+    }
+
+    /// LayerNorm, then queries, keys, values and the MLP's activation. `pending`: the layer before was not settled.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn project_in(&self, on: Queue<'_>, layer: usize, columns: usize, pending: bool) -> Result<()> {
         if self.by_warpgroups(columns) {
-            return self.project_in_by_warpgroups(on, layer, columns);
+            return self.project_in_by_warpgroups(on, layer, columns, pending);
         }
         let groups = self.shape.hidden as usize / GROUP;
         let (columns_arg, tiles_arg) = (columns as i32, self.tiles as i32);
         if columns > NARROW_COLUMNS {
-            self.norm(on, layer, columns)?;
+            self.norm(on, layer, columns, false)?;
             let tile_bytes = groups * columns.min(PROMPT_COLUMNS) * pack::ROWS * 4;
             let rings = PROMPT_DEPTH * RING_STEP;
             let round = self.shared_bytes.saturating_sub(rings + PROMPT_STATIC_BYTES) / tile_bytes;
@@ -81,30 +99,45 @@ impl Decoder {
         self.launch(on, &self.functions.project_in[usize::from(columns > 4)], layer, columns, sizes, &more)
     }
 
-    /// LayerNorm of every column, rounded once for all blocks.
-    pub(super) fn norm(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
-        self.launch(on, &self.functions.norm_columns, layer, columns, ([columns, 1, 1], THREADS, 0), &[])
+    /// LayerNorm of every column, rounded once for all blocks; of the settled residual stream.
+    pub(super) fn norm(&self, on: Queue<'_>, layer: usize, columns: usize, pending: bool) -> Result<()> {
+        let (sizes, pending) = (([columns + 1, 1, 1], THREADS, 0), i32::from(pending));
+        self.launch(on, &self.functions.norm_columns, layer, columns, sizes, &[pointer(&pending)])
+    }
+
+    /// Adds to the residual stream what [`Decoder::project_out`] of the last layer left, if it leaves something.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn settle(&self, on: Queue<'_>, columns: usize) -> Result<()> {
+        match self.by_warpgroups(columns) {
+            true => self.launch(on, &self.functions.add_partial_sums, 0, columns, ([columns, 1, 1], THREADS, 0), &[]),
+            false => Ok(()),
+        }
     }
 
     /// Attention.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn attend(&self, on: Queue<'_>, layer: usize, columns: usize, positions: usize) -> Result<()> {
-        let positions = if positions == 0 { self.shape.positions as usize } else { positions };
+    pub fn attend(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
+        let early = i32::from(reach.decodes && self.by_warpgroups(columns));
         let (heads, kv_heads) = (self.shape.heads as usize, self.shape.kv_heads as usize);
         let items = kv_heads * (heads / kv_heads).div_ceil(ITEM_HEADS);
-        let sizes = ([items, positions.div_ceil(SPAN).min(MAX_CHUNKS), columns], 128, 0);
-        self.launch(on, &self.functions.attend, layer, columns, sizes, &[])
+        // While slots decode, `project_out` begins when all of these blocks have, beside them: no more than find room at once.
+        let most = if reach.decodes { 2 * self.blocks / (items * columns) } else { MAX_CHUNKS };
+        let chunks = reach.positions.div_ceil(SPAN).min(most).clamp(1, MAX_CHUNKS);
+        let sizes = ([items, columns, chunks], 128, 0);
+        self.launch(on, &self.functions.attend, layer, columns, sizes, &[pointer(&early)])
     }
 
-    /// o_proj and down_proj, added to the residual stream.
+    /// o_proj and down_proj, added to the residual stream, at once or by [`Decoder::settle`].
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn project_out(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
-        if self.out_by_warpgroups(columns) {
-            return self.project_out_by_warpgroups(on, layer, columns);
+        if self.by_warpgroups(columns) {
+            return self.project_out_by_warpgroups(on, layer, columns, false);
         }
         let row_tiles = self.shape.hidden as usize / pack::ROWS;
         let columns_arg = columns as i32;

@@ -72,9 +72,9 @@ template <int D> DI const __half* value_at(const Shape& s, const Layer& l, int s
     return l.v + (((size_t)slot * s.kv_heads + kv) * D + d) * s.positions + from + piece * 32 + (lane & 3) * 8;
 }
 
-// Asks for the keys and values of positions from .. from + 63 that are not past `last`; when `newest` is one of them, for those
+// Asks for the keys, and for the values, of positions from .. from + 63 that are not past `last`; when `newest` is one of them, for those
 // around it alone.
-template <int D> DI void fetch_span(AttendShared<D>& m, const Shape& s, const Layer& l, int slot, int kv, int from, int last, int newest, int w, int lane) {
+template <int D> DI void fetch_keys(AttendShared<D>& m, const Shape& s, const Layer& l, int slot, int kv, int from, int last, int newest, int w, int lane) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int p = from + w * 16 + (lane >> 2) + 8 * r;
@@ -83,6 +83,8 @@ template <int D> DI void fetch_span(AttendShared<D>& m, const Shape& s, const La
 #pragma unroll
         for (int i = 0; i < D / 32; i++) copy16(&m.k[w][r * (D / 32) + i][lane], at + i * 32);
     }
+}
+template <int D> DI void fetch_values(AttendShared<D>& m, const Shape& s, const Layer& l, int slot, int kv, int from, int last, int newest, int w, int lane) {
     const int p = from + (lane & 3) * 8;
     bool wanted[2];
 #pragma unroll
@@ -94,7 +96,10 @@ template <int D> DI void fetch_span(AttendShared<D>& m, const Shape& s, const La
         for (int i = 0; i < 2; i++)
             if (wanted[i]) copy16(&m.v[w][r * 2 + i][lane], at + i * 32);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int D> DI void fetch_span(AttendShared<D>& m, const Shape& s, const Layer& l, int slot, int kv, int from, int last, int newest, int w, int lane) {
+    fetch_keys<D>(m, s, l, slot, kv, from, last, newest, w, lane);
+    fetch_values<D>(m, s, l, slot, kv, from, last, newest, w, lane);
 }
 
 // First position of an item's chunk that is fetched.
@@ -112,11 +117,12 @@ DI void round_attention(const Buffers& b, int c, int unit, const float (&o)[4], 
     store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane, b.attention.beside);
 }
 
-// One chunk of an item. `early`: its first span was fetched before the newest key and value were written. `sync`: a barrier of
-// the team. `alone`: it is the only chunk, and its output is rounded at once, to the bits that a join of one would make.
-template <int D, class Sync>
+// One chunk of an item. `early`: its first span was fetched, perhaps before the newest key and value were written. AHEAD: keys and values
+// are asked for as soon as those before them have been used; `next`: first position of the span that the team wants after this chunk,
+// or -1. `sync`: a barrier of the team. `alone`: it is the only chunk, and its output is rounded at once, to the bits that a join of one would make.
+template <int D, bool AHEAD, class Sync>
 DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, const Range& range,
-                     int chunk, bool early, bool alone, int w, int lane) {
+                     int chunk, int next, bool early, bool alone, int w, int lane) {
     constexpr int PIECES = D / 32, TILES = D / 64;  // 16-byte pieces of a key; tiles of 16 dims a warp
     const int g = lane >> 2, t = lane & 3, two = 2 * (t & 1);  // this lane's sums are of heads two and two + 1
     const int thread = w * 32 + lane;
@@ -126,10 +132,10 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
     const int begin = begin_of(range, chunk), end = min(range.last, (chunk + 1) * range.length - 1);
 #pragma unroll 1
     for (int from = begin; from <= end; from += SPAN) {
-        const bool stale = early && from == begin;
-        const bool again = stale && range.last < from + SPAN;  // the newest key and value are among them
+        const bool again = early && from == begin && range.last < from + SPAN;        // the newest key and value are among them
         if (again) asm volatile("cp.async.wait_all;" ::: "memory");  // two copies to one place would race
-        if (!stale || again) fetch_span<D>(m, s, l, slot, item.kv, from, range.last, again ? range.last : -1, w, lane);
+        if (from == begin ? !early || again : !AHEAD) fetch_span<D>(m, s, l, slot, item.kv, from, range.last, again ? range.last : -1, w, lane);
+        const int following = !AHEAD ? -1 : from + SPAN <= end ? from + SPAN : next;
         if (from == begin && thread * 4 < ITEM_HEADS * D) {
             uint32_t* to = reinterpret_cast<uint32_t*>(&m.q[0][thread * 4 / D][thread * 4 % D]);
 #pragma unroll
@@ -148,6 +154,7 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
             mma_f16(even, a.x, a8.x, a.y, a8.y, x.x, x.y);
             mma_f16(odd, a.z, a8.z, a.w, a8.w, x.z, x.w);
         }
+        if (following >= 0) fetch_keys<D>(m, s, l, slot, item.kv, following, range.last, -1, w, lane);
         float p[4], most[2] = {-INFINITY, -INFINITY};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -213,6 +220,7 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
                 mma_f16(o[tile], a.z, a8.z, a.w, a8.w, weight[i].z, weight[i].w);
             }
         }
+        if (following >= 0) fetch_values<D>(m, s, l, slot, item.kv, following, range.last, -1, w, lane);
     }
     // A head's first value in the partial results: heads lie D columns apart within a unit, units MAX_CHUNKS groups.
     auto place = [&](int head) {
@@ -293,10 +301,10 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
 
 // One chunk of an item, the `index`-th, and, unless it is `alone`, the join of all its chunks by the team that finishes the last;
 // `joined(lane)` is told of each rounded group, by a whole warp.
-template <int D, class Sync, class Joined>
+template <int D, bool AHEAD, class Sync, class Joined>
 DI void attend_item(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, int index,
-                    const Range& range, int chunk, bool early, bool alone, int w, int lane, Joined joined) {
-    attend_chunk<D>(m, sync, s, l, b, c, slot, item, range, chunk, early, alone, w, lane);
+                    const Range& range, int chunk, int next, bool early, bool alone, int w, int lane, Joined joined) {
+    attend_chunk<D, AHEAD>(m, sync, s, l, b, c, slot, item, range, chunk, next, early, alone, w, lane);
     if (alone) return;
     sync();
     if (w == 0 && lane == 0) m.last = arrive_last(b.attention_arrivals + c * items(s) + index, range.chunks());

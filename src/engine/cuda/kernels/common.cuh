@@ -74,6 +74,17 @@ DI void await(const unsigned* counter, unsigned count) {
     }
 }
 
+// Says and waits for the number of a layer.
+DI void say_layer(unsigned* number, int layer) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(number), "r"(layer) : "memory"); }
+DI void await_layer(const unsigned* number, int layer) {
+    unsigned now;
+    for (int spins = 0;; spins++) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(number) : "memory");
+        if (now == (unsigned)layer) break;
+        if (spins > 1 << 23) __trap();
+    }
+}
+
 // ---- loads -----------------------------------------------------------------------------------------------------------------
 // Weights are read once a token: keep them out of L1.
 DI uint4 load_stream(const void* p) {
@@ -202,17 +213,24 @@ DI void fold_tile8(const Tile8& t, const uint32_t (&x)[8], float2 s, float (&p)[
     for (int r = 0; r < 2; r++) p[r] = __fmaf_rn(s.x, __int2float_rn(c[2 * r] * 256 + c[2 * r + 1]), p[r]);
 }
 
-// Adds the warps' partial sums in index order; `p` points at warp 0's, `stride` floats apart.
+// Adds the warps' partial sums as `plain::sum_lanes`: each four in order, then the four sums; `p` points at warp 0's, `stride` floats apart.
+DI float sum_fours(const float (&v)[WARPS]) {
+    float y = ((v[0] + v[1]) + v[2]) + v[3];
+#pragma unroll
+    for (int w = 4; w < WARPS; w += 4) y += ((v[w] + v[w + 1]) + v[w + 2]) + v[w + 3];
+    return y;
+}
 DI float sum_warps(const float* p, int stride, int warps) {
-    float y = p[0];
+    float v[WARPS];
     if (warps == WARPS) {
-        float v[WARPS];
 #pragma unroll
-        for (int w = 1; w < WARPS; w++) v[w] = p[w * stride];  // all on their way at once
-#pragma unroll
-        for (int w = 1; w < WARPS; w++) y += v[w];
-    } else {
-        for (int w = 1; w < warps; w++) y += p[w * stride];
+        for (int w = 0; w < WARPS; w++) v[w] = p[w * stride];  // all on their way at once
+        return sum_fours(v);
+    }
+    float y = 0, four = 0;
+    for (int w = 0; w < warps; w++) {
+        four = w % 4 ? four + p[w * stride] : p[w * stride];
+        if (w % 4 == 3 || w == warps - 1) y = w < 4 ? four : y + four;
     }
     return y;
 }
@@ -228,8 +246,8 @@ DI float quotient(float x, float s, float inverse) {
 constexpr float LEAST_FAST_MAXIMUM = 1e-20f;
 
 // A whole warp rounds one group; the lane holds columns 4 lane .. 4 lane + 3. `words` is the fragment of the group's
-// n-tile, `scales` its four pairs, `c` the column within the n-tile, `order` that of Digits::beside.
-DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c, int lane, int order = 1) {
+// n-tile, `scales` its four pairs, `c` the column within the n-tile, `order` that of Digits::beside. `real`: 0 leaves nothing behind.
+DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c, int lane, int order = 1, bool real = true) {
     uint32_t m = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) m = max(m, __float_as_uint(fabsf(v[i])));
@@ -252,6 +270,7 @@ DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c
     for (int i = 0; i < 4; i++) q[i] += 128;  // so that lo is a signed byte: hi = (q + 128) >> 8
     uint32_t hi = __byte_perm(__byte_perm(q[0], q[1], 0x0051), __byte_perm(q[2], q[3], 0x0051), 0x5410);
     // mma.sync: [digit of a column][4 activations of 16][16 of 128]; wgmma: [16 of 128][digit of a column][4 of 16].
+    if (!real) return;
     const int at = order == 1 ? (c * 8 + (lane & 3)) * 8 + (lane >> 2) : (lane >> 2) * 32 + c * 8 + (lane & 3);
     words[at] = hi;
     words[at + (order == 1 ? 32 : 4)] = lo;

@@ -721,7 +721,7 @@ template <int C, int D> DI void attend_beside(const Block<C, D>& k, int w, int l
                     if (speaks) await(k.counter(QUERIES), gridDim.x * (layers + 1));
                     team_sync();
                 }
-                attend_item<D>(m.attend, [] { team_sync(); }, k.s, layer, k.b, c, m.columns[c].slot, item, index, range, chunk, early && !waited, false, w, lane,
+                attend_item<D, false>(m.attend, [] { team_sync(); }, k.s, layer, k.b, c, m.columns[c].slot, item, index, range, chunk, -1, early && !waited, false, w, lane,
                                [&](int lane) {
                                    if (lane == 0) signal(k.counter(ATTENTION));
                                });

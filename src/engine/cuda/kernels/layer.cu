@@ -63,26 +63,83 @@ template <int NT, int DEPTH> DI void project_in_narrow(const Shape& s, const Lay
     }
 }
 
-// LayerNorm and rounding of many columns: block c does column c. 512 threads.
-extern "C" __global__ void __launch_bounds__(THREADS) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
-                                                                   const __grid_constant__ Buffers b) {
+// What project_out by warpgroups left of four values of column c, from `at` on: of o_proj (0) or down_proj (1).
+DI float4 load_partial_sums(const Shape& s, const Buffers& b, int c, int which, int at) {
+    float4 of[OUT_SPLITS];
+#pragma unroll
+    for (int i = 0; i < OUT_SPLITS; i++)
+        of[i] = __ldcg(reinterpret_cast<const float4*>(b.out_partial + (((size_t)c * 2 + which) * OUT_SPLITS + i) * s.hidden + at));
+    return make_float4(((of[0].x + of[1].x) + of[2].x) + of[3].x, ((of[0].y + of[1].y) + of[2].y) + of[3].y, ((of[0].z + of[1].z) + of[2].z) + of[3].z,
+                       ((of[0].w + of[1].w) + of[2].w) + of[3].w);
+}
+// The residual stream with them.
+DI void settle(float4 o, float4 down, const float* x, float (&v)[4]) {
+    load4(x, v);
+    v[0] = (v[0] + o.x) + down.x, v[1] = (v[1] + o.y) + down.y, v[2] = (v[2] + o.z) + down.z, v[3] = (v[3] + o.w) + down.w;
+}
+
+// LayerNorm and rounding of many columns: block c does column c, one more block does `inner_ready`. 512 threads. `pending`: project_out left
+// partial sums before.
+extern "C" __global__ void __launch_bounds__(THREADS, 3) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                   const __grid_constant__ Buffers b, int pending) {
     __shared__ float2 moments[WARPS];
-    const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP;
+    const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, at = w * GROUP + lane * 4;
+    if (c == gridDim.x - 1) {  // a chain of kernels that are launched early ends here: none may find the number of the layer before
+        wait_prerequisites();
+        if (threadIdx.x == 0) say_layer(b.inner_ready, 0), __threadfence();
+        __syncthreads();
+        launch_dependents();
+        return;
+    }
+    const float4 weight = w < groups ? __ldg(reinterpret_cast<const float4*>(l.norm + at)) : make_float4(0, 0, 0, 0);
+    const int4* known = reinterpret_cast<const int4*>(b.columns + c);
+    int4 column = {};
+    if (pending) column = __ldcg(known);  // complete since the first layer's wait
+    // The first turn is a rehearsal, on whatever is there and for nobody, while the kernel before is at work: its instructions are in the
+    // cache then, and fetching them takes longer than all the arithmetic.
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++) {
+        const bool real = turn == 1;
+        if (real) {
+            wait_prerequisites();
+            launch_dependents();
+            if (!pending) column = __ldcg(known);
+            if (!column.z) return;
+        }
+        float v[4];
+        if (w < groups) {
+            float* x = b.x + (size_t)column.w * s.hidden + at;
+            if (pending) {
+                settle(load_partial_sums(s, b, c, 0, at), load_partial_sums(s, b, c, 1, at), x, v);
+                if (real) __stcg(reinterpret_cast<float4*>(x), make_float4(v[0], v[1], v[2], v[3]));
+            } else {
+                load4(x, v);
+            }
+            float2 m = group_moments(v);
+            if (lane == 0) moments[w] = m;
+        }
+        __syncthreads();
+        if (w < groups) {
+            normalize_by(v, join_moments(moments, groups, s.eps), weight);
+            const int to = digit_tile(b.hidden, c, w);
+            store_digits(v, b.hidden.words + to * FRAGMENT, b.hidden.scales + to * 4, c & 3, lane, b.hidden.beside, real);
+        }
+        __syncthreads();
+    }
+}
+
+// After the last layer: block c adds the partial sums of column c to the residual stream. 512 threads.
+extern "C" __global__ void __launch_bounds__(THREADS) add_partial_sums(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                       const __grid_constant__ Buffers b) {
+    const int at = threadIdx.x * 4;
     launch_dependents();
     wait_prerequisites();
-    if (!b.columns[c].live) return;
+    const Column column = b.columns[blockIdx.x];
     float v[4];
-    if (w < groups) {
-        load4(b.x + (size_t)b.columns[c].row * s.hidden + w * GROUP + lane * 4, v);
-        float2 m = group_moments(v);
-        if (lane == 0) moments[w] = m;
-    }
-    __syncthreads();
-    if (w < groups) {
-        normalize(v, join_moments(moments, groups, s.eps), l.norm + w * GROUP + lane * 4);
-        const int at = digit_tile(b.hidden, c, w);
-        store_digits(v, b.hidden.words + at * FRAGMENT, b.hidden.scales + at * 4, c & 3, lane, b.hidden.beside);
-    }
+    if (!column.live || at >= s.hidden) return;
+    float* x = b.x + (size_t)column.row * s.hidden + at;
+    settle(load_partial_sums(s, b, blockIdx.x, 0, at), load_partial_sums(s, b, blockIdx.x, 1, at), x, v);
+    __stcg(reinterpret_cast<float4*>(x), make_float4(v[0], v[1], v[2], v[3]));
 }
 
 // Grid: (any number of blocks, blocks of 4 * PROMPT_TILES columns); block: 512 threads. Needs norm_columns before it and
@@ -237,19 +294,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const 
     }
 }
 
-// Grid: (items, splits, columns); block: a team; block y takes chunks y, y + splits, ...
-template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b) {
+// Grid: (items, columns, splits); block: a team; block z takes chunks z, z + splits, ...; those without one come last. `early`: columns, and keys and values but those of
+// each column's newest position, were complete when the kernel before this one could begin (norm_columns sees to that), so blocks
+// without a chunk end at once, and others fetch theirs before they wait.
+template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b, int early) {
     __shared__ AttendShared<D> m;
-    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, c = blockIdx.z;
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, c = blockIdx.y;
+    const bool first = blockIdx.x + blockIdx.y + blockIdx.z == 0;
     launch_dependents();
-    wait_prerequisites();
-    const Column column = b.columns[c];
-    if (!column.live) return;
-    const Range range = seen(l, column.position);
+    if (!early) wait_prerequisites();
+    const int4 column = __ldcg(reinterpret_cast<const int4*>(b.columns + c));
+    const int slot = column.x, live = column.z;
+    const Range range = seen(l, column.y);
+    const int chunks = live ? range.chunks() : 0;
     const Item item = item_of(s, blockIdx.x);
-    for (int i = blockIdx.y; i < range.chunks(); i += gridDim.y)
-        attend_item<D>(m, [] { __syncthreads(); }, s, l, b, c, column.slot, item, blockIdx.x, range, range.first_chunk() + i, false, range.chunks() == 1, w, lane,
+    if (early) {
+        if ((int)blockIdx.z < chunks)
+            fetch_span<D>(m, s, l, slot, item.kv, begin_of(range, range.first_chunk() + blockIdx.z), range.last, -1, w, lane);
+        else if (!first)
+            return;
+        wait_prerequisites();
+    }
+    if (first && threadIdx.x == 0) say_layer(b.inner_ready, l.number);
+#pragma unroll 1
+    for (int i = blockIdx.z; i < chunks; i += gridDim.z) {
+        const int chunk = range.first_chunk() + i, next = i + (int)gridDim.z < chunks ? begin_of(range, chunk + gridDim.z) : -1;
+        attend_item<D, true>(m, [] { __syncthreads(); }, s, l, b, c, slot, item, blockIdx.x, range, chunk, next, early || i > (int)blockIdx.z, chunks == 1, w, lane,
                        [](int) {});
+    }
 }
 
 #define KERNEL extern "C" __global__ void
@@ -263,5 +335,5 @@ NARROW(4, 1, 3, 3)
 NARROW(8, 2, 3, 3)
 NARROW(4_deep, 1, 6, 7)  // where a block has the shared memory: nearly all of project_out is on its way while attention runs
 NARROW(8_deep, 2, 6, 7)
-KERNEL __launch_bounds__(TEAM) attend_128(LAYER) { attend<128>(s, l, b); }
-KERNEL __launch_bounds__(TEAM) attend_64(LAYER) { attend<64>(s, l, b); }
+KERNEL __launch_bounds__(TEAM, 4) attend_128(LAYER, int early) { attend<128>(s, l, b, early); }
+KERNEL __launch_bounds__(TEAM, 4) attend_64(LAYER, int early) { attend<64>(s, l, b, early); }

@@ -10,6 +10,7 @@ struct Layer {
     __half* k;            // [slots][kv_heads][positions][head_dim]
     __half* v;            // [slots][kv_heads][head_dim][positions]
     int window;           // positions seen, the newest included; 0: all
+    int number;           // of the layer, from 1
 };
 
 struct Shape {
@@ -27,12 +28,16 @@ struct Buffers {
     Digits inner;         // [intermediate] rounded
     float* partial;       // [columns][units][32][128]; a unit is 128 columns of the queries
     float2* partial_ml;   // [columns][units][32][128 / head_dim] (maximum, sum)
+    float* out_partial;   // [columns][o_proj, down_proj][OUT_SPLITS][hidden] sums that project_out by warpgroups leaves
+    unsigned* inner_ready;  // number of the layer whose project_in is complete, 0 at first: attend says so
     unsigned* mlp_arrivals;        // [intermediate / 128]
     unsigned* attention_arrivals;  // [columns][items]; an item is a key/value head and up to 4 of its query heads
     const Column* columns;
 };
 
-static_assert(sizeof(Layer) == 56 && sizeof(Shape) == 32 && sizeof(Buffers) == 136, "as in kernels.rs");
+static_assert(sizeof(Layer) == 56 && sizeof(Shape) == 32 && sizeof(Buffers) == 152, "as in kernels.rs");
+
+constexpr int OUT_SPLITS = 4;  // the four sums of `sum_fours`: blocks that share rows of project_out by warpgroups
 
 DI bool any_live(const Column* columns, int n) {
     int live = 0;

@@ -5,7 +5,9 @@
 // order of layer.cu, so the bits are the same.
 //
 //   norm_columns ─▶ project_in ─▶ attend ─▶ project_out
+//                            └──────────────▶ down_proj first
 //
+// project_out leaves partial sums; the next layer's norm_columns adds them to the residual stream, after the last layer add_partial_sums.
 // A block takes 4 * TILES columns, TILES being the n-tiles that lie beside each other in `Digits`.
 #include "bulk.cuh"
 #include "layer.cuh"
@@ -13,8 +15,9 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr int UNIT_TILES = 4;   // row tiles of a warpgroup
-constexpr int CLUSTER = 8;      // blocks that share the columns of project_out
+constexpr int WARPGROUPS = 4;   // of a block
 constexpr int PITCH = 136;      // floats between two columns of 128 rows in shared memory, against bank conflicts
+constexpr int UNIT_PITCH = 72;  // of 64 rows
 
 // The codes of a tile as bytes, ready for four products.
 DI void codes_of(const Tile4& t, uint4 (&a)[4]) {
@@ -25,28 +28,42 @@ DI void codes_of(const Tile4& t, uint4 (&a)[4]) {
     a[3] = make_uint4(t.b.x >> 4 & LOW, t.b.y >> 4 & LOW, t.b.z >> 4 & LOW, t.b.w >> 4 & LOW);
 }
 
-// Folds one group into p[n-tile][row g, row g + 8] of columns 4 n-tile + lane % 4, of which there are `count`. `words` and `scales`:
-// the group's n-tiles.
-template <int TILES> DI void fold_group(const Tile4& t, const uint32_t* words, const float2* scales, int lane, int count, float (&p)[TILES][2]) {
-    if (!MULTIPLIES) return;
-    uint4 a[4];
-    int sum[TILES * 4];
-    codes_of(t, a);
+// Folds one group into p[n-tile][row g, row g + 8] of columns 4 n-tile + lane % 4, of which there are `count`: N of its n-tiles from FROM on. ALONE: it is the
+// only group of its partial sum, which is added to p. `words` and `scales`: the group's n-tiles; `w`, `w8`: scale and minimum of the rows.
+template <bool ALONE, int FROM, int N, int TILES>
+DI void fold_tiles(uint4 (&a)[4], float2 w, float2 w8, const uint32_t* words, const float2* scales, int lane, int count, float (&p)[TILES][2]) {
+    int sum[N * 4];
     wgmma_fence(a);
-    wgmma_u8_first(sum, a[0], digits_at(words));
+    wgmma_u8_first(sum, a[0], digits_at(words + FROM * FRAGMENT));
 #pragma unroll
-    for (int s = 1; s < 4; s++) wgmma_u8(sum, a[s], digits_at(words + s * 64));
+    for (int s = 1; s < 4; s++) wgmma_u8(sum, a[s], digits_at(words + FROM * FRAGMENT + s * 64));
     wgmma_commit();
-    const float2 w = __half22float2(*reinterpret_cast<const __half2*>(&t.s.x)), w8 = __half22float2(*reinterpret_cast<const __half2*>(&t.s.y));
     wgmma_wait(sum);
 #pragma unroll
-    for (int nt = 0; nt < TILES; nt++) {
+    for (int i = 0; i < N; i++) {
+        const int nt = FROM + i;
         if (nt > TILES / 2 && nt * 4 >= count) break;
         const float2 x = scales[nt * 4 + (lane & 3)];
-        p[nt][0] = __fmaf_rn(__fmul_rn(w.x, x.x), __int2float_rn(sum[nt * 4] * 256 + sum[nt * 4 + 1]), p[nt][0]);
-        p[nt][1] = __fmaf_rn(__fmul_rn(w8.x, x.x), __int2float_rn(sum[nt * 4 + 2] * 256 + sum[nt * 4 + 3]), p[nt][1]);
-        p[nt][0] = __fmaf_rn(w.y, x.y, p[nt][0]);
-        p[nt][1] = __fmaf_rn(w8.y, x.y, p[nt][1]);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float2 of_row = r ? w8 : w;
+            float q = __fmaf_rn(__fmul_rn(of_row.x, x.x), __int2float_rn(sum[i * 4 + 2 * r] * 256 + sum[i * 4 + 2 * r + 1]), ALONE ? 0.f : p[nt][r]);
+            q = __fmaf_rn(of_row.y, x.y, q);
+            p[nt][r] = ALONE ? p[nt][r] + q : q;
+        }
+    }
+}
+// All n-tiles of a group; ten of them in two parts, to leave registers to other blocks.
+template <bool ALONE, int TILES> DI void fold_group(const Tile4& t, const uint32_t* words, const float2* scales, int lane, int count, float (&p)[TILES][2]) {
+    if (!MULTIPLIES) return;
+    uint4 a[4];
+    codes_of(t, a);
+    const float2 w = __half22float2(*reinterpret_cast<const __half2*>(&t.s.x)), w8 = __half22float2(*reinterpret_cast<const __half2*>(&t.s.y));
+    if constexpr (TILES == 10) {
+        fold_tiles<ALONE, 0, 6>(a, w, w8, words, scales, lane, count, p);
+        if (count > 24) fold_tiles<ALONE, 6, 4>(a, w, w8, words, scales, lane, count, p);
+    } else {
+        fold_tiles<ALONE, 0, TILES>(a, w, w8, words, scales, lane, count, p);
     }
 }
 
@@ -76,7 +93,6 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     uint32_t* words = reinterpret_cast<uint32_t*>(shared);
     float2* scales = reinterpret_cast<float2*>(words + groups * TILES * FRAGMENT);
     uint8_t* rest = reinterpret_cast<uint8_t*>(scales + groups * TILES * 4);
-    launch_dependents();
     Ring<DEPTH> ring = {rest + w * Ring<DEPTH>::BYTES, 0};
     const uint8_t* mine = l.in + (size_t)tile * groups * TILE4;
     auto tile_at = [&](int i) { return works && i < groups ? mine + i * TILE4 : nullptr; };
@@ -87,6 +103,7 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     }
     __syncwarp();
     wait_prerequisites();
+    launch_dependents();
     if (threadIdx.x == 0) {
         barrier_expect(&there, groups * TILES * DIGIT_BYTES);
         copy_digits<TILES>(b.hidden, blockIdx.y, 0, groups, words, scales, &there);
@@ -100,13 +117,13 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     if (!any) return;
     __syncwarp();
 #pragma unroll 1
-    for (int i = 0; i < folds; i++) {
-        float p[TILES][2] = {};
-        fold_group<TILES>(ring.take(tile_at(i + DEPTH), lane), words + i * TILES * FRAGMENT, scales + i * TILES * 4, lane, count, p);
+    for (int from = 0; from < folds; from += 4) {
+        float four[TILES][2] = {};
+#pragma unroll 1
+        for (int i = from; i < min(from + 4, folds); i++)
+            fold_group<true, TILES>(ring.take(tile_at(i + DEPTH), lane), words + i * TILES * FRAGMENT, scales + i * TILES * 4, lane, count, four);
 #pragma unroll
-        for (int nt = 0; nt < TILES; nt++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) y[nt][r] = i ? y[nt][r] + p[nt][r] : p[nt][r];
+        for (int nt = 0; nt < TILES; nt++) y[nt][0] += four[nt][0], y[nt][1] += four[nt][1];
     }
     if (!works) return;
     if (!is_mlp) {
@@ -141,134 +158,136 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     }
 }
 
-DI void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+// ---- barriers of some warps ----------------------------------------------------------------------------------------------------
+// With its number in a register a kernel would reserve all sixteen.
+DI void warpgroup_sync(int warpgroup) {
+    switch (warpgroup) {
+        case 0: asm volatile("bar.sync 1, 128;" ::: "memory"); break;
+        case 1: asm volatile("bar.sync 2, 128;" ::: "memory"); break;
+        case 2: asm volatile("bar.sync 3, 128;" ::: "memory"); break;
+        default: asm volatile("bar.sync 4, 128;" ::: "memory"); break;
+    }
 }
-// A value at the same place in the shared memory of block `rank` of the cluster.
-DI float from_rank(const float* p, int rank) {
-    uint32_t at;
-    float v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(p)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-    return v;
-}
+// Between what threads wrote to global memory and bulk copies of it.
+DI void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-// Grid: (8 * hidden / 128, blocks of columns), clusters of 8; block: 512 threads. x[row] = (x[row] + o_proj(attention)) + down_proj(inner).
-// A cluster makes 128 rows. Its block r multiplies the groups 2r, 2r + 1 and every 16th from there, whose partial sums are those of the
-// warps 2r and 2r + 1 of layer.cu, and adds all of them for 16 of the rows: so every activation is fetched by one block of a cluster.
-// Dynamic shared memory: words [groups of the block][TILES][256], scales [groups of the block][TILES][4], rings [16 warps][DEPTH] tiles;
-// then the partial sums [o, down][2][columns][PITCH].
-template <int TILES, int DEPTH> DI void project_out(const Shape& s, const Layer& l, const Buffers& b, int columns) {
+// Grid: (4 * hidden / 64, blocks of columns); block: 512 threads. Leaves sums of o_proj(attention) and down_proj(inner) in `out_partial`: four
+// blocks share 64 rows; warpgroup j of block r multiplies the groups 4r + j and every 16th from there, whose partial sums are those
+// of warp 4r + j in layer.cu. `early`: attend was launched right before; it tells when project_in is complete, and down_proj is
+// multiplied while it is at work.
+// Dynamic shared memory: digits and scales [4 warpgroups][SLOTS] or sums [4 warpgroups][2][columns][UNIT_PITCH], rings [16 warps][DEPTH] tiles.
+template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, const Layer& l, const Buffers& b, int columns, int early) {
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ Column own[4 * TILES];
-    __shared__ uint64_t there;
-    const int w = __shfl_sync(ALL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, t = lane & 3, warpgroup = w / 4, unit = warpgroup & 1, half = warpgroup >> 1;
+    __shared__ uint64_t there[WARPGROUPS][SLOTS];
+    constexpr int SLOT = TILES * DIGIT_BYTES;
+    const int w = __shfl_sync(ALL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, warpgroup = w / 4;
     const int from = blockIdx.y * 4 * TILES, count = min(4 * TILES, columns - from);
-    const int rank = blockIdx.x % CLUSTER, first = 2 * rank + half, down = b.inner.groups, o = b.attention.groups;
-    auto of = [](int groups, int from) { return from < groups ? (groups - from + WARPS - 1) / WARPS : 0; };
-    const int n_down = of(down, first), n = n_down + of(o, first);  // groups of this warpgroup
-    const int before = half ? of(down, first - 1) + of(o, first - 1) : 0, all = half ? before + n : n + of(down, first + 1) + of(o, first + 1);
-    uint32_t* words = reinterpret_cast<uint32_t*>(shared);
-    float2* scales = reinterpret_cast<float2*>(words + all * TILES * FRAGMENT);
-    uint8_t* rest = reinterpret_cast<uint8_t*>(scales + all * TILES * 4);
-    float* part = reinterpret_cast<float*>(shared);
-    const int tile = blockIdx.x / CLUSTER * CLUSTER + unit * UNIT_TILES + (w & 3);
+    const int split = blockIdx.x % OUT_SPLITS, unit = blockIdx.x / OUT_SPLITS, down = b.inner.groups, o = b.attention.groups;
+    const int first = split * WARPGROUPS + warpgroup;
+    auto of = [&](int groups) { return first < groups ? (groups - first + WARPS - 1) / WARPS : 0; };
+    const int n_down = of(down), n = n_down + of(o);  // groups of this warpgroup
+    uint8_t* digits = shared + warpgroup * SLOTS * SLOT;
     launch_dependents();
-    Ring<DEPTH> ring = {rest + w * Ring<DEPTH>::BYTES, 0};
-    const uint8_t* mine = l.out + (size_t)tile * (down + o) * TILE4;
-    auto tile_at = [&](int i) { return i < n ? mine + (size_t)(i < n_down ? first + i * WARPS : down + first + (i - n_down) * WARPS) * TILE4 : nullptr; };
-    ring.fill(tile_at, lane);
-    if (threadIdx.x == 0) {
-        barrier_init(&there, 1);
+    Ring<DEPTH> ring = {shared + WARPGROUPS * SLOTS * SLOT + w * Ring<DEPTH>::BYTES, 0};
+    const uint8_t* mine = l.out + (size_t)(unit * UNIT_TILES + (w & 3)) * (down + o) * TILE4;
+    auto group_of = [&](int i) { return first + (i < n_down ? i : i - n_down) * WARPS; };
+    auto tile_at = [&](int i) { return i < n ? mine + (size_t)(group_of(i) + (i < n_down ? 0 : down)) * TILE4 : nullptr; };
+    if (threadIdx.x < WARPGROUPS * SLOTS) {
+        barrier_init(&there[0][threadIdx.x], 1);
         barriers_ready();
     }
+    ring.fill(tile_at, lane);
     __syncthreads();
-    wait_prerequisites();
-    if (w == WARPS - 1) {
-        if (lane == 0) barrier_expect(&there, all * TILES * DIGIT_BYTES);
-        __syncwarp();
-        const int even_down = of(down, 2 * rank), even = even_down + of(o, 2 * rank), odd_down = of(down, 2 * rank + 1);
-#pragma unroll 1
-        for (int i = lane; i < all; i += 32) {  // a lane a group
-            const int of_half = i < even ? i : i - even, n_of_down = i < even ? even_down : odd_down, w_of = 2 * rank + (i >= even);
-            const bool is_down = of_half < n_of_down;
-            copy_digits<TILES>(is_down ? b.inner : b.attention, blockIdx.y, w_of + (is_down ? of_half : of_half - n_of_down) * WARPS, 1,
-                               words + i * TILES * FRAGMENT, scales + i * TILES * 4, &there);
+    const bool leads = (w & 3) == 0 && lane == 0;
+    // Asks for the digits of groups from .. last - 1; one lane of the warpgroup calls it.
+    auto ask = [&](int from, int last) {
+        for (int i = from; i < last; i++) {
+            uint8_t* to = digits + i % SLOTS * SLOT;
+            uint64_t* full = &there[warpgroup][i % SLOTS];
+            barrier_expect(full, SLOT);
+            copy_digits<TILES>(i < n_down ? b.inner : b.attention, blockIdx.y, group_of(i), 1, reinterpret_cast<uint32_t*>(to),
+                               reinterpret_cast<float2*>(to + TILES * FRAGMENT * 4), full);
         }
+    };
+    if (!early) wait_prerequisites();
+    if (leads) {
+        if (early) {
+            await_layer(b.inner_ready, l.number);
+            fence_for_copies();
+        }
+        ask(0, min(SLOTS, early ? n_down : n));
     }
-    if (threadIdx.x < count) own[threadIdx.x] = b.columns[from + threadIdx.x];
-    const bool any = __syncthreads_or(threadIdx.x < count && own[threadIdx.x].live);
-    // The first value that this thread will finish.
-    const int row = blockIdx.x * ROWS + (threadIdx.x & 15);
-    auto residual_of = [&](int c) { return b.x + (size_t)own[c].row * s.hidden + row; };
-    const float first_residual = threadIdx.x >> 4 < count ? __ldcg(residual_of(threadIdx.x >> 4)) : 0.f;
-    barrier_wait(&there, 0);
-    if (!any) return;  // the same for all blocks of a cluster
+    __syncwarp();
     float p[TILES][2] = {}, p_down[TILES][2];
-#pragma unroll 1
-    for (int i = 0; i < n; i++) {
-        if (i == n_down) {
-#pragma unroll
-            for (int nt = 0; nt < TILES; nt++)
-#pragma unroll
-                for (int r = 0; r < 2; r++) p_down[nt][r] = p[nt][r], p[nt][r] = 0;
-        }
-        fold_group<TILES>(ring.take(tile_at(i + DEPTH), lane), words + (before + i) * TILES * FRAGMENT, scales + (before + i) * TILES * 4, lane, count, p);
-    }
-    if (n == n_down) {
+    auto end_of_down = [&] {
 #pragma unroll
         for (int nt = 0; nt < TILES; nt++)
 #pragma unroll
             for (int r = 0; r < 2; r++) p_down[nt][r] = p[nt][r], p[nt][r] = 0;
+    };
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        if (i == n_down) {
+            end_of_down();
+            if (early) {
+                wait_prerequisites();
+                warpgroup_sync(warpgroup);  // all slots are free
+                if (leads) ask(i, min(n, i + SLOTS));
+                __syncwarp();
+            }
+        }
+        const Tile4 tile = ring.take(tile_at(i + DEPTH), lane);
+        uint8_t* slot = digits + i % SLOTS * SLOT;
+        barrier_wait(&there[warpgroup][i % SLOTS], i / SLOTS & 1);
+        __syncwarp();
+        fold_group<false, TILES>(tile, reinterpret_cast<uint32_t*>(slot), reinterpret_cast<float2*>(slot + TILES * FRAGMENT * 4), lane, count, p);
+        const int next = i + SLOTS;
+        if (next < (early && i < n_down ? n_down : n)) {
+            warpgroup_sync(warpgroup);
+            if (leads) ask(next, next + 1);
+            __syncwarp();
+        }
     }
-    __syncthreads();  // everyone has used digits and rings
-    auto place = [&](int which, int half, int c) { return part + ((which * 2 + half) * count + c) * PITCH; };
+    if (n == n_down) {
+        end_of_down();
+        if (early) wait_prerequisites();
+    }
+    warpgroup_sync(warpgroup);  // everyone has used the digits
+    auto place = [&](int warpgroup, int which, int c) {
+        return reinterpret_cast<float*>(shared + warpgroup * SLOTS * SLOT) + (which * 4 * TILES + c) * UNIT_PITCH;
+    };
+    static_assert(2 * 4 * TILES * UNIT_PITCH * 4 <= SLOTS * SLOT, "sums fit where the digits were");
 #pragma unroll
     for (int nt = 0; nt < TILES; nt++) {
-        const int c = nt * 4 + t, at = unit * 64 + (w & 3) * 16 + (lane >> 2);
+        const int c = nt * 4 + (lane & 3), row = (w & 3) * ROWS + (lane >> 2);
         if (c >= count) continue;
 #pragma unroll
-        for (int r = 0; r < 2; r++) place(0, half, c)[at + 8 * r] = p[nt][r], place(1, half, c)[at + 8 * r] = p_down[nt][r];
+        for (int r = 0; r < 2; r++) place(warpgroup, 0, c)[row + 8 * r] = p[nt][r], place(warpgroup, 1, c)[row + 8 * r] = p_down[nt][r];
     }
-    __syncwarp();
-    cluster_sync();
+    __syncthreads();
+    static_assert(WARPGROUPS == 4, "one of the four sums of sum_fours");
 #pragma unroll 1
-    for (int c = threadIdx.x >> 4; c < count; c += THREADS / 16) {
-        if (!own[c].live) continue;
-        float* to = residual_of(c);
-        const float x = c == threadIdx.x >> 4 ? first_residual : __ldcg(to);
-        float sum[2][WARPS];
-#pragma unroll
-        for (int which = 0; which < 2; which++)
-#pragma unroll
-            for (int i = 0; i < WARPS; i++) sum[which][i] = from_rank(place(which, i & 1, c) + rank * ROWS + (threadIdx.x & 15), i >> 1);
-#pragma unroll
-        for (int which = 0; which < 2; which++)
-#pragma unroll
-            for (int i = 1; i < WARPS; i++) sum[which][0] += sum[which][i];
-        __stcg(to, (x + sum[0][0]) + sum[1][0]);
+    for (int i = threadIdx.x; i < count * 128; i += THREADS) {
+        const int c = i >> 7, which = i >> 6 & 1, row = i & 63;
+        const float sum = ((place(0, which, c)[row] + place(1, which, c)[row]) + place(2, which, c)[row]) + place(3, which, c)[row];
+        __stcg(b.out_partial + (((size_t)(from + c) * 2 + which) * OUT_SPLITS + split) * s.hidden + unit * 64 + row, sum);
     }
-    __syncwarp();
-    cluster_sync();  // the others may still read this block's sums
 }
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define BODY(CALL) CALL;
-#define CLUSTERS __cluster_dims__(8, 1, 1)
 #else
 #define BODY(CALL)  // launched on compute capability 9.0 only
-#define CLUSTERS
 #endif
 #define LAYER const __grid_constant__ Shape s, const __grid_constant__ Layer l, const __grid_constant__ Buffers b, int columns
-#define WGMMA_IN(NAME, TILES, DEPTH)                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) project_in_wgmma_##NAME(LAYER) { \
-        BODY((project_in<TILES, DEPTH>(s, l, b, columns)))                                    \
+// project_in leaves registers for norm_columns, which it follows early.
+#define WGMMA(NAME, TILES, DEPTH_IN, DEPTH_OUT, SLOTS)                                                    \
+    extern "C" __global__ void __maxnreg__(96) project_in_wgmma_##NAME(LAYER) {                           \
+        BODY((project_in<TILES, DEPTH_IN>(s, l, b, columns)))                                             \
+    }                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wgmma_##NAME(LAYER, int early) { \
+        BODY((project_out<TILES, DEPTH_OUT, SLOTS>(s, l, b, columns, early)))                             \
     }
-#define WGMMA_OUT(NAME, TILES, DEPTH)                                                                   \
-    extern "C" __global__ void CLUSTERS __launch_bounds__(THREADS, 1) project_out_wgmma_##NAME(LAYER) { \
-        BODY((project_out<TILES, DEPTH>(s, l, b, columns)))                                             \
-    }
-WGMMA_IN(8, 2, 6)
-WGMMA_IN(40, 10, 3)
-WGMMA_OUT(8, 2, 3)
+WGMMA(8, 2, 6, 4, 7)
+WGMMA(40, 10, 3, 4, 3)

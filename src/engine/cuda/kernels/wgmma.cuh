@@ -7,10 +7,9 @@
 #include "bulk.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Describes the digits at `p` (without swizzling): 128 bytes to the next 16 activations, 1,024 to the next n-tile. In a cluster
-// the bits above those of a place in a block's memory are the block's.
+// Describes the digits at `p` (without swizzling): 128 bytes to the next 16 activations, 1,024 to the next n-tile.
 DI uint64_t digits_at(const void* p) {
-    const uint64_t address = shared_address(p) & 0x3FFFF;
+    const uint64_t address = shared_address(p);
     return (address >> 4) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32;
 }
 // Before the products of `a`, whose registers are complete here: the compiler would otherwise wait after each of them.
@@ -23,11 +22,11 @@ DI void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "me
 
 #define SUM4(K, I) K(c[I]), K(c[I + 1]), K(c[I + 2]), K(c[I + 3])
 #define SUM8(K) SUM4(K, 0), SUM4(K, 4)
-#define SUM40(K) SUM8(K), SUM4(K, 8), SUM4(K, 12), SUM4(K, 16), SUM4(K, 20), SUM4(K, 24), SUM4(K, 28), SUM4(K, 32), SUM4(K, 36)
+#define SUM16(K) SUM8(K), SUM4(K, 8), SUM4(K, 12)
+#define SUM24(K) SUM16(K), SUM4(K, 16), SUM4(K, 20)
 #define D8 "{%0,%1,%2,%3,%4,%5,%6,%7}, "
-#define D40                                                                                                                        \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32," \
-    "%33,%34,%35,%36,%37,%38,%39}, "
+#define D16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+#define D24 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, "
 // c = codes x digits; then c += codes x digits.
 #define WGMMA_U8(SUMS, N, OPERANDS, D, ALL_SUMS)                                                                              \
     DI void wgmma_u8_first(int (&c)[SUMS], const uint4& a, uint64_t digits) {                                                 \
@@ -41,7 +40,8 @@ DI void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "me
                      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(digits));                                                  \
     }
 WGMMA_U8(8, "16", "{%8,%9,%10,%11}, %12, p; }", D8, SUM8)
-WGMMA_U8(40, "80", "{%40,%41,%42,%43}, %44, p; }", D40, SUM40)
+WGMMA_U8(16, "32", "{%16,%17,%18,%19}, %20, p; }", D16, SUM16)
+WGMMA_U8(24, "48", "{%24,%25,%26,%27}, %28, p; }", D24, SUM24)
 #undef WGMMA_U8
 // The results may be read from here on.
 template <int N> DI void wgmma_wait(int (&c)[N]) {
