@@ -163,15 +163,11 @@ impl CheckArgs {
             (None, Some(source)) => {
                 let (checkpoint, job) = self.original.job(Some(source), true)?;
                 let file = cached(&checkpoint, &job)?;
-                // One that is damaged is made again.
-                let known = file.exists().then(|| ReferenceFile::open(&file)).and_then(Result::ok);
-                let reference = match known {
-                    Some(reference) => reference,
-                    None => {
-                        self.original.make(&checkpoint, &job, device, &file)?;
-                        ReferenceFile::open(&file)?
-                    }
-                };
+                // One that is not there, or damaged, is made.
+                let reference = ReferenceFile::open(&file).or_else(|_| {
+                    self.original.make(&checkpoint, &job, device, &file)?;
+                    ReferenceFile::open(&file)
+                })?;
                 Ok((reference, Some(checkpoint)))
             }
             (None, None) if carried.exists() => Ok((ReferenceFile::open(&carried)?, None)),

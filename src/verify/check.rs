@@ -127,7 +127,7 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         progress("engine against the original", done, steps);
     })?;
 
-    let spoken = listen::judge(
+    let judged = listen::judge(
         (engine, export),
         (reference, &items),
         recogniser,
@@ -135,10 +135,8 @@ pub fn check(subject: Subject<'_>, plan: &Plan<'_>, progress: Progress<'_>) -> R
         (&mut verdict, limits),
         &mut |label, done| progress(label, done, items.len()),
     );
-    let mut heard = None;
-    let spoken = spoken.map(|spoken| heard = Some(spoken));
-    fail_or_stop(spoken, "audio.prompts_missing", &mut verdict, limits)?;
-    let (speech, pairs) = heard.map_or((None, Vec::new()), |(speech, pairs)| (Some(speech), pairs));
+    let (speech, pairs) = fail_or_stop(judged, "audio.prompts_missing", &mut verdict, limits)?.unzip();
+    let pairs = pairs.unwrap_or_default();
 
     let kl_error = verdict.measured("reference.kl_error");
     let record = Record {
@@ -178,13 +176,13 @@ fn about(engine: &dyn Engine, digests: &[FileDigest], plan: &Plan) -> serde_json
 
 /// An engine that refuses to speak after a check has failed is another failure (it refuses logits that are not finite);
 /// one that refuses although all is well could not be judged.
-fn fail_or_stop(judged: Result<()>, name: &str, verdict: &mut Verdict, limits: &Limits) -> Result<()> {
+fn fail_or_stop<T>(judged: Result<T>, name: &str, verdict: &mut Verdict, limits: &Limits) -> Result<Option<T>> {
     match judged {
         Err(error) if verdict.failures().next().is_some() => {
             verdict.measure(name, limits.of(name), f64::NAN, || error.to_string());
-            Ok(())
+            Ok(None)
         }
-        other => other,
+        other => other.map(Some),
     }
 }
 

@@ -333,16 +333,6 @@ impl Device {
         Ok(Stream(self.check("make a stream", self.context.new_stream())?))
     }
 
-    /// A new stream whose kernels find room before those of other streams.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    pub fn urgent_stream(&self) -> Result<Stream> {
-        let range = cudarc::driver::result::stream::get_priority_range();
-        let (_, greatest) = self.check("ask for the priorities of its streams", range)?;
-        Ok(Stream(self.check("make a stream", self.context.new_stream_with_priority(greatest))?))
-    }
-
     /// Free and total memory in bytes.
     ///
     /// # Errors
@@ -530,25 +520,16 @@ impl Device {
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let most = self.shared_bytes as i32 - fixed;
             self.check("give its kernels shared memory", function.set_attribute(attribute, most))?;
-            let kernel = Kernel { function, name };
-            self.share_of_memory(&kernel, Some(100))?;
-            found.push(kernel);
+            // A multiprocessor that divides its cache otherwise takes no block before it is idle.
+            let share = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            self.check("divide its cache", function.set_attribute(share, 100))?;
+            found.push(Kernel { function, name });
         }
         found.try_into().map_err(|_| Error::Device {
             device: self.name.clone(),
             action: "find its kernels",
             reason: "a kernel is missing".into(),
         })
-    }
-
-    /// How much of a multiprocessor's cache is to be shared memory for a kernel, in percent; `None`: what it needs. At first all: a
-    /// multiprocessor that divides its cache otherwise takes no block before it is idle.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    pub fn share_of_memory(&self, kernel: &Kernel, percent: Option<i32>) -> Result<()> {
-        let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        self.check("divide its cache", kernel.function.set_attribute(attribute, percent.unwrap_or(-1)))
     }
 
     /// Starts a kernel.

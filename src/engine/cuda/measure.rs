@@ -72,7 +72,7 @@ impl CudaEngine {
         Ok(vec![
             work("project_in", input, every(&|l| decoder.project_in(on, l, columns, l > 0))?),
             work("attend", 0, every(&|l| decoder.attend(on, l, columns, reach))?),
-            work("project_out", output, every(&|l| decoder.project_out(on, l, columns))?),
+            work("project_out", output, every(&|l| decoder.project_out(on, l, columns, false))?),
             work("attend, project_out", output, every(&|l| decoder.attend_and_project_out(on, l, columns, reach))?),
             Work {
                 name: "a pass",

@@ -147,7 +147,7 @@ impl CudaEngine {
     /// do not cover; [`Error::Input`] for options out of range; [`Error::Device`].
     pub fn open(export: &Export, options: &Options) -> Result<CudaEngine> {
         let device = Device::open(options.ordinal)?;
-        let (main, side) = (device.stream()?, device.urgent_stream()?);
+        let (main, side) = (device.stream()?, device.stream()?);
         let config = &export.config;
         let slots = options.slots;
         let tuning = tuning(&device, options)?;
@@ -194,10 +194,7 @@ impl CudaEngine {
             codec,
             device,
         };
-        for columns in 1..=slots {
-            let graphs = engine.capture(columns)?;
-            engine.graphs.push(graphs);
-        }
+        engine.graphs = (1..=slots).map(|columns| engine.capture(columns)).collect::<Result<_>>()?;
         engine.device.synchronize(&engine.main)?;
         Ok(engine)
     }

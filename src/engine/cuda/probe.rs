@@ -174,7 +174,7 @@ impl Probe {
 
     /// o_proj, down_proj and the residual of the columns set.
     pub(crate) fn project_out(&self, layer: usize, columns: usize) -> Result<()> {
-        self.decoder.project_out(self.on(), layer, columns)?;
+        self.decoder.project_out(self.on(), layer, columns, false)?;
         self.decoder.settle(self.on(), columns)
     }
 

@@ -130,7 +130,6 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
     let [norm_columns, project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
     let [attend, add_partial_sums, scores, choose] =
         device.kernels([attend, "add_partial_sums", "scores", "choose_token"])?;
-    device.share_of_memory(&scores, None)?; // a bf16 head is read through the cache
     let frame = if tuning.persistent { frame::kernel(device, config)? } else { None };
     let warpgroups = if tuning.warpgroups { warpgroups::kernels(device, config)? } else { None };
     Ok(Functions {

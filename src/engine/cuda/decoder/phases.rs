@@ -57,10 +57,7 @@ impl Decoder {
     /// [`Error::Device`].
     pub fn attend_and_project_out(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
         self.attend(on, layer, columns, reach)?;
-        match self.by_warpgroups(columns) {
-            true => self.project_out_by_warpgroups(on, layer, columns, true),
-            false => self.project_out(on, layer, columns),
-        }
+        self.project_out(on, layer, columns, true)
     }
 
     /// LayerNorm, then queries, keys, values and the MLP's activation. `pending`: the layer before was not settled.
@@ -131,13 +128,14 @@ impl Decoder {
         self.launch(on, &self.functions.attend, layer, columns, sizes, &[pointer(&early)])
     }
 
-    /// o_proj and down_proj, added to the residual stream, at once or by [`Decoder::settle`].
+    /// o_proj and down_proj, added to the residual stream, at once or by [`Decoder::settle`]. `early`: right after
+    /// [`Decoder::attend`] of the same layer, whose work may hide down_proj.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn project_out(&self, on: Queue<'_>, layer: usize, columns: usize) -> Result<()> {
+    pub fn project_out(&self, on: Queue<'_>, layer: usize, columns: usize, early: bool) -> Result<()> {
         if self.by_warpgroups(columns) {
-            return self.project_out_by_warpgroups(on, layer, columns, false);
+            return self.project_out_by_warpgroups(on, layer, columns, early);
         }
         let row_tiles = self.shape.hidden as usize / pack::ROWS;
         let columns_arg = columns as i32;

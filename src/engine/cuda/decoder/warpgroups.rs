@@ -112,8 +112,7 @@ impl Decoder {
         self.launch(on, &kernels.project_in[index], layer, columns, (grid, THREADS, shared), &[pointer(&columns_arg)])
     }
 
-    /// [`Decoder::project_out`] by warpgroups; its sums are left for [`Decoder::settle`] or the next layer. `early`: right after
-    /// [`Decoder::attend`] of the same layer, whose work hides down_proj.
+    /// [`Decoder::project_out`] by warpgroups; its sums are left for [`Decoder::settle`] or the next layer.
     pub(super) fn project_out_by_warpgroups(
         &self,
         on: Queue<'_>,

@@ -132,7 +132,7 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
     const int begin = begin_of(range, chunk), end = min(range.last, (chunk + 1) * range.length - 1);
 #pragma unroll 1
     for (int from = begin; from <= end; from += SPAN) {
-        const bool again = early && from == begin && range.last < from + SPAN;        // the newest key and value are among them
+        const bool again = early && from == begin && range.last < from + SPAN;  // the newest key and value are among them
         if (again) asm volatile("cp.async.wait_all;" ::: "memory");  // two copies to one place would race
         if (from == begin ? !early || again : !AHEAD) fetch_span<D>(m, s, l, slot, item.kv, from, range.last, again ? range.last : -1, w, lane);
         const int following = !AHEAD ? -1 : from + SPAN <= end ? from + SPAN : next;

@@ -213,13 +213,14 @@ DI void fold_tile8(const Tile8& t, const uint32_t (&x)[8], float2 s, float (&p)[
     for (int r = 0; r < 2; r++) p[r] = __fmaf_rn(s.x, __int2float_rn(c[2 * r] * 256 + c[2 * r + 1]), p[r]);
 }
 
-// Adds the warps' partial sums as `plain::sum_lanes`: each four in order, then the four sums; `p` points at warp 0's, `stride` floats apart.
+// Adds as `plain::sum_lanes`: each four in order, then the four sums.
 DI float sum_fours(const float (&v)[WARPS]) {
     float y = ((v[0] + v[1]) + v[2]) + v[3];
 #pragma unroll
     for (int w = 4; w < WARPS; w += 4) y += ((v[w] + v[w + 1]) + v[w + 2]) + v[w + 3];
     return y;
 }
+// The same of the warps' partial sums; `p` points at warp 0's, `stride` floats apart. The others of 16 are 0.
 DI float sum_warps(const float* p, int stride, int warps) {
     float v[WARPS];
     if (warps == WARPS) {
@@ -269,8 +270,8 @@ DI void store_digits(const float (&v)[4], uint32_t* words, float2* scales, int c
 #pragma unroll
     for (int i = 0; i < 4; i++) q[i] += 128;  // so that lo is a signed byte: hi = (q + 128) >> 8
     uint32_t hi = __byte_perm(__byte_perm(q[0], q[1], 0x0051), __byte_perm(q[2], q[3], 0x0051), 0x5410);
-    // mma.sync: [digit of a column][4 activations of 16][16 of 128]; wgmma: [16 of 128][digit of a column][4 of 16].
     if (!real) return;
+    // mma.sync: [digit of a column][4 activations of 16][16 of 128]; wgmma: [16 of 128][digit of a column][4 of 16].
     const int at = order == 1 ? (c * 8 + (lane & 3)) * 8 + (lane >> 2) : (lane >> 2) * 32 + c * 8 + (lane & 3);
     words[at] = hi;
     words[at + (order == 1 ? 32 : 4)] = lo;
