@@ -18,6 +18,8 @@ const REPEATS: usize = 40;
 const LEAST_REPEATS: usize = 5;
 /// Measurements thrown away: the first ones find cold caches and clocks.
 const WARM_UP: usize = 2;
+/// Longer than a pass of a device that works on after its samples are out.
+const SETTLING: Duration = Duration::from_millis(2);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -231,6 +233,7 @@ pub fn beginning(engine: &mut dyn Engine, tokens: usize, patience: Duration) -> 
         prefill.push(prefilled);
         first.push(begun.elapsed().as_secs_f64() * 1e3);
         engine.reset(0);
+        std::thread::sleep(SETTLING); // the last pass of the frame is still under way
     }
     let spread = |mut times: Vec<f64>| Spread::of(times.split_off(WARM_UP));
     Ok(Beginning { prompt: tokens, prefill_ms: spread(prefill), first_frame_ms: spread(first) })

@@ -325,12 +325,15 @@ impl Device {
         Ok(Key { card, driver: driver.to_string(), build: env!("RUMIK_KERNELS")[..16].to_owned() })
     }
 
-    /// A new stream.
+    /// A new stream, whose blocks of threads are placed before those of others (`urgent`) or after them.
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn stream(&self) -> Result<Stream> {
-        Ok(Stream(self.check("make a stream", self.context.new_stream())?))
+    pub fn stream(&self, urgent: bool) -> Result<Stream> {
+        let range = result::stream::get_priority_range();
+        let (least, greatest) = self.check("ask for its priorities", range)?;
+        let priority = if urgent { greatest } else { least };
+        Ok(Stream(self.check("make a stream", self.context.new_stream_with_priority(priority))?))
     }
 
     /// Free and total memory in bytes.

@@ -102,10 +102,14 @@ impl CudaEngine {
             on.device.fill(on.stream, decoder.out(), 0, columns * size_of::<FrameOut>())?;
             (0..quantizers).try_for_each(|q| decoder.choose(on, columns, Some(q)))
         })?;
-        Ok(vec![
+        let mut works = vec![
             Work { name: "a pass, scores", launches: 1, bytes, graph: scores },
             Work { name: "choose_token", launches: quantizers, bytes: 0, graph: choose },
-        ])
+        ];
+        if let Some(codec) = &self.codec {
+            works.push(Work { name: "codec", launches: 1, bytes: 0, graph: self.codec_graph(codec, columns)? });
+        }
+        Ok(works)
     }
 
     fn variant_times(&self, columns: usize, position: usize, repeats: usize) -> Result<Vec<KernelTime>> {
@@ -151,6 +155,7 @@ impl CudaEngine {
     }
 
     fn codec_graph(&self, codec: &Codec, columns: usize) -> Result<Graph> {
+        codec.take(self.main(), columns, &self.decoder)?;
         self.device.capture(&self.main, || codec.frame(self.main(), columns))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! frame period = 8 × ( scores ─▶ choose_token ─▶ 36 × ( project_in ─▶ attend ─▶ project_out ) )
-//!                              └▶ after the 8th choice: tokens and codes to the host, codec beside the last pass
+//!                              └▶ after the 8th choice: tokens and codes to the host, codec beside the next frame
 //! ```
 //!
 //! A frame period is one CUDA graph: positions, the last token, the stop rule and the open frame live in device memory, so
@@ -100,13 +100,31 @@ enum Slot {
     Ended,
 }
 
+/// What a slot sounds like so far.
+#[derive(Clone, Debug, Default)]
+struct Voice {
+    /// A frame's samples have been made.
+    has_begun: bool,
+    /// Samples that have not been handed out.
+    unheard: Vec<f32>,
+}
+
+/// A frame in the codec.
+#[derive(Debug)]
+struct Sounding {
+    /// Its samples are in `CudaEngine::pcm`.
+    done: Event,
+    /// The slot of each column that completed it.
+    slots: Vec<Option<usize>>,
+}
+
 /// Graphs for one number of columns.
 struct Graphs {
     /// Columns in, 8 tokens, outputs to the host.
     tokens: Graph,
     /// The pass of the eighth token.
     tail: Graph,
-    /// The codec and its samples to the host.
+    /// The codec, of what it has taken, and its samples to the host.
     codec: Option<Graph>,
 }
 
@@ -123,6 +141,8 @@ pub struct CudaEngine {
     /// Of one column, of two, ...
     graphs: Vec<Graphs>,
     slots: Vec<Slot>,
+    voices: Vec<Voice>,
+    sounding: Option<Sounding>,
     embedding: Int8Matrix,
     normed: Memory,
     columns: Pinned<Column>,
@@ -147,7 +167,7 @@ impl CudaEngine {
     /// do not cover; [`Error::Input`] for options out of range; [`Error::Device`].
     pub fn open(export: &Export, options: &Options) -> Result<CudaEngine> {
         let device = Device::open(options.ordinal)?;
-        let (main, side) = (device.stream()?, device.stream()?);
+        let (main, side) = (device.stream(true)?, device.stream(false)?);
         let config = &export.config;
         let slots = options.slots;
         let tuning = tuning(&device, options)?;
@@ -156,10 +176,7 @@ impl CudaEngine {
             decoder.never_end();
         }
         let codec = match export.codec.as_ref().filter(|_| options.codec) {
-            Some(codec) => {
-                let shared = (decoder.columns(), decoder.out());
-                Some(Codec::load(Queue { device: &device, stream: &main }, codec, config, slots, shared)?)
-            }
+            Some(codec) => Some(Codec::load(Queue { device: &device, stream: &main }, codec, config, slots)?),
             None => None,
         };
         let samples = codec.as_ref().map_or(0, Codec::samples_per_frame);
@@ -185,6 +202,8 @@ impl CudaEngine {
             pcm: device.pinned(slots * samples)?,
             graphs: Vec::new(),
             slots: vec![Slot::Free; slots],
+            voices: vec![Voice::default(); slots],
+            sounding: None,
             embedding: export.embedding.clone(),
             stop_bias: export.stop.down_bias,
             info,
@@ -277,9 +296,37 @@ impl CudaEngine {
         self.device.write(&self.main, self.decoder.columns(), &self.columns[..tokens.len()])
     }
 
-    /// Hands out what the columns made and updates the slots.
+    /// Starts the codec on the frame of `running` when its last token is chosen. `main` overwrites what it made of it only after
+    /// the codec has taken it.
+    fn sound(&self, running: &[usize], tokens: &Event) -> Result<Option<Sounding>> {
+        let graph = running.len().checked_sub(1).and_then(|index| self.graphs.get(index)?.codec.as_ref());
+        let (Some(codec), Some(graph)) = (&self.codec, graph) else { return Ok(None) };
+        self.device.stream_wait(&self.side, tokens)?;
+        codec.take(self.side(), running.len(), &self.decoder)?;
+        let taken = self.device.event(&self.side, false)?;
+        self.device.stream_wait(&self.main, &taken)?;
+        self.device.replay(graph)?;
+        let slots = running.iter().copied().map(Some).collect();
+        Ok(Some(Sounding { done: self.device.event(&self.side, false)?, slots }))
+    }
+
+    /// Waits for the codec and gives its samples to their slots.
+    fn hear(&mut self) -> Result<()> {
+        let Some(sounding) = self.sounding.take() else { return Ok(()) };
+        self.device.wait(&sounding.done)?;
+        let frames = self.pcm.chunks(self.info.samples_per_frame);
+        for (slot, frame) in sounding.slots.into_iter().zip(frames) {
+            if let Some(slot) = slot {
+                self.voices[slot].has_begun = true;
+                self.voices[slot].unheard.extend(frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands out what the columns made and the samples that are there, and updates the slots.
     fn deliver(&mut self, running: &[usize], sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
-        let (quantizers, samples) = (self.info.config.num_quantizers, self.info.samples_per_frame);
+        let quantizers = self.info.config.num_quantizers;
         for (column, &slot) in running.iter().enumerate() {
             let out = &self.out[column];
             let end = match out.end {
@@ -296,14 +343,15 @@ impl CudaEngine {
                 (None, Slot::Running(position)) => Slot::Running(position + quantizers),
                 _ => Slot::Ended,
             };
-            let frames = out.frames as usize;
+            let voice = &mut self.voices[slot];
             sink(Step {
                 slot,
                 tokens: &out.token[..out.tokens as usize],
-                codes: &out.code[..frames * quantizers],
-                pcm: &self.pcm[column * samples..][..frames * samples],
+                codes: &out.code[..out.frames as usize * quantizers],
+                pcm: &voice.unheard,
                 end,
             });
+            voice.unheard.clear();
         }
         Ok(())
     }
@@ -337,6 +385,14 @@ impl CudaEngine {
     }
 }
 
+impl Drop for CudaEngine {
+    /// What is under way uses the memory that is about to be freed. A fault of it has been reported or concerns nobody any more.
+    fn drop(&mut self) {
+        let _ = self.device.synchronize(&self.main);
+        let _ = self.device.synchronize(&self.side);
+    }
+}
+
 impl Engine for CudaEngine {
     fn info(&self) -> &Info {
         &self.info
@@ -350,7 +406,7 @@ impl Engine for CudaEngine {
             return Err(Error::input("max_new_tokens", "expected at least 1, found 0"));
         }
         if let Some(codec) = &self.codec {
-            codec.reset(self.main(), slot)?;
+            codec.reset(self.side(), slot)?;
         }
         self.sequence[0] = Sequence {
             temperature: request.sampling.temperature,
@@ -399,10 +455,11 @@ impl Engine for CudaEngine {
         self.decoder.bytes() + self.codec.as_ref().map_or(0, Codec::bytes)
     }
 
+    /// Samples come a step later than their tokens, because the codec works beside the next frame; a slot's first frame and its last
+    /// are waited for.
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
         let mut running = Vec::with_capacity(self.slots.len());
-        // What is still under way reads the pinned columns: a prompt's upload, the last pass of the frame before.
-        self.device.synchronize(&self.main)?;
+        // Nothing under way reads the pinned columns any more: a prompt's pieces and the tokens of a frame are waited for.
         for (slot, state) in self.slots.iter().enumerate() {
             if let Slot::Running(position) = *state {
                 self.columns[running.len()] =
@@ -410,24 +467,40 @@ impl Engine for CudaEngine {
                 running.push(slot);
             }
         }
-        let Some(graphs) = running.len().checked_sub(1).and_then(|index| self.graphs.get(index)) else {
-            return Ok(());
-        };
-        self.device.replay(&graphs.tokens)?;
-        let tokens: Event = self.device.event(&self.main, false)?;
-        self.device.replay(&graphs.tail)?;
-        if let Some(codec) = &graphs.codec {
-            self.device.stream_wait(&self.side, &tokens)?;
-            self.device.replay(codec)?;
-            self.device.synchronize(&self.side)?;
+        let Some(index) = running.len().checked_sub(1) else { return Ok(()) };
+        let hurries = self.codec.is_some() && running.iter().any(|&slot| !self.voices[slot].has_begun);
+        self.device.replay(&self.graphs[index].tokens)?;
+        let tokens = self.device.event(&self.main, false)?;
+        if !hurries {
+            self.device.replay(&self.graphs[index].tail)?;
+        }
+        self.hear()?;
+        self.sounding = self.sound(&running, &tokens)?;
+        if hurries {
+            // The codec would be slow beside the persistent kernel.
+            if let Some(sounding) = self.sounding.as_ref().filter(|_| self.decoder.persists(running.len())) {
+                self.device.stream_wait(&self.main, &sounding.done)?;
+            }
+            self.device.replay(&self.graphs[index].tail)?;
         }
         self.device.wait(&tokens)?;
+        let out = &self.out[..running.len()];
+        if let Some(sounding) = &mut self.sounding {
+            let columns = sounding.slots.iter_mut().zip(out);
+            columns.filter(|(_, out)| out.frames == 0).for_each(|(slot, _)| *slot = None);
+        }
+        if hurries || out.iter().any(|out| out.end != 0) {
+            self.hear()?;
+        }
         self.deliver(&running, sink)
     }
 
     fn reset(&mut self, slot: usize) {
         if let Some(state) = self.slots.get_mut(slot) {
             *state = Slot::Free;
+            self.voices[slot] = Voice::default();
+            let sounding = self.sounding.iter_mut().flat_map(|sounding| &mut sounding.slots);
+            sounding.filter(|of| **of == Some(slot)).for_each(|of| *of = None);
         }
     }
 

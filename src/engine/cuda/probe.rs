@@ -62,7 +62,7 @@ impl Probe {
         if products == Products::Shallow {
             device.shared_bytes = device.shared_bytes.min(SHALLOW_SHARED_BYTES);
         }
-        let stream = device.stream()?;
+        let stream = device.stream(true)?;
         let options = super::Options { slots: SLOTS, positions: POSITIONS, codec: false, ..super::Options::default() };
         let table = Tuning::of(device.card());
         let tuning = Tuning { warpgroups: table.warpgroups && products == Products::Table, ..table };
@@ -335,8 +335,7 @@ impl Probe {
     /// Loads a codec beside the model and decodes `codes: [frames, quantizers]` in stream `slot`, frame by frame, while another
     /// stream beside it decodes other frames; `twice`: once more after a reset, whose samples are returned.
     pub(crate) fn decode(&self, codec: &format::Codec, codes: &[u32], slot: usize, twice: bool) -> Result<Vec<f32>> {
-        let shared = (self.decoder.columns(), self.decoder.out());
-        let decoder = Codec::load(self.on(), codec, &self.config, SLOTS, shared)?;
+        let decoder = Codec::load(self.on(), codec, &self.config, SLOTS)?;
         let (samples, mut pcm) = (decoder.samples_per_frame(), Vec::new());
         let column = |slot: usize| Column { slot: slot as i32, position: 0, live: 1, row: 0 };
         self.write(self.decoder.columns(), &[column((slot + 3) % SLOTS), column(slot)])?;
@@ -348,6 +347,7 @@ impl Probe {
                 out[0].frames = i32::from(!index.is_multiple_of(3)); // the neighbour rests now and then
                 out[1].code[..frame.len()].copy_from_slice(frame);
                 self.write(self.decoder.out(), &out)?;
+                decoder.take(self.on(), 2, &self.decoder)?;
                 decoder.frame(self.on(), 2)?;
                 pcm.extend(self.read::<f32>(decoder.pcm() + (samples * 4) as u64, samples)?);
             }

@@ -12,16 +12,22 @@ use std::ffi::c_void;
 use build::Builder;
 
 use super::arena::Arena;
+use super::decoder::Decoder;
 use super::device::{Kernel, Launch, Memory, Plain, Queue, Start, pointer};
-use super::kernels::Address;
+use super::kernels::{Address, Column, FrameOut};
 use crate::config::CodecConfig;
 use crate::error::{Error, Result};
 use crate::format;
 
 /// Positions of the transformer per frame.
 const UPSAMPLING: usize = 2;
-/// Outputs of a `rows` block are `WARPS` times the outputs of a warp.
-const WARPS: usize = 8;
+/// Threads of a block (`CODEC_THREADS` of codec.cu), and its warps, each with outputs of its own.
+const THREADS: usize = 128;
+const WARPS: usize = THREADS / 32;
+/// Most shared memory of a block: what the persistent kernel leaves to one beside it.
+pub(super) const BLOCK_BYTES: usize = 20 << 10;
+/// Blocks of the kernels that only move values.
+const MOVERS: usize = 16;
 
 /// `Streams` of codec.cu.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,6 +115,7 @@ pub struct Codec {
     past: Vec<(Address, usize)>,
     streams: Streams,
     pcm: Address,
+    take: Kernel,
     rows: [Kernel; 4],
     look_up: Kernel,
     upsample: Kernel,
@@ -147,8 +154,6 @@ fn check(codec: &format::Codec, model: &crate::config::ModelConfig) -> Result<()
 impl Codec {
     /// Copies the decoder half to the device and reserves the state of `slots` streams.
     ///
-    /// `columns` and `out` are the addresses of the decoder's columns and outputs.
-    ///
     /// # Errors
     /// [`Error::Unsupported`] for a codec the kernels do not cover; [`Error::Invalid`] naming a tensor; [`Error::Device`].
     pub fn load(
@@ -156,7 +161,6 @@ impl Codec {
         codec: &format::Codec,
         model: &crate::config::ModelConfig,
         slots: usize,
-        (columns, out): (Address, Address),
     ) -> Result<Codec> {
         check(codec, model)?;
         let config = codec.config.clone();
@@ -172,13 +176,16 @@ impl Codec {
         }
         let pcm = build.seanet(&config, x)?;
         let position = build.arena.upload(&vec![0i32; slots])?;
+        let columns = build.arena.upload(&vec![Column::default(); slots])?;
+        let out = build.arena.upload(&vec![FrameOut::default(); slots])?;
         let carries = build.carries.clone();
         let carry_address = build.arena.upload(&carries)?;
-        let [r0, r1, r2, r3, look_up, upsample, attend, carry] = on.device.kernels([
+        let [take, r0, r1, r2, r3, look_up, upsample, attend, carry] = on.device.kernels([
+            "take_frame",
             "rows_2_8",
             "rows_2_32",
-            "rows_16_8",
-            "rows_16_32",
+            "rows_8_8",
+            "rows_8_32",
             "look_up",
             "upsample",
             "attend_ring",
@@ -192,6 +199,7 @@ impl Codec {
             carries: carry_address,
             streams: Streams { columns, out, position },
             pcm: pcm.at,
+            take,
             rows: [r0, r1, r2, r3],
             look_up,
             upsample,
@@ -228,7 +236,17 @@ impl Codec {
         on.device.fill(on.stream, self.streams.position + slot as u64 * 4, 0, 4)
     }
 
-    /// Decodes the frame that each of `columns` columns completed, if it did.
+    /// Copies the decoder's columns and what they completed, for [`Codec::frame`]; they may change afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn take(&self, on: Queue<'_>, columns: usize, decoder: &Decoder) -> Result<()> {
+        let (from, out) = (decoder.columns(), decoder.out());
+        let arguments = [pointer(&self.streams), pointer(&from), pointer(&out)];
+        self.launch(on, &self.take, [columns, 1, 1], 0, &arguments, Start::InOrder)
+    }
+
+    /// Decodes the frame that each of `columns` columns completed, if it did, as [`Codec::take`] found them.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -240,22 +258,20 @@ impl Codec {
         let (count, t) = (self.carry_count as i32, UPSAMPLING as i32);
         let most = self.past.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let arguments = [pointer(&self.streams), pointer(&self.carries), pointer(&count), pointer(&t)];
-        self.launch(on, &self.carry, [self.carry_count + 1, columns, 1], 256, most, &arguments, Start::Early)
+        self.launch(on, &self.carry, [self.carry_count + 1, columns, 1], most, &arguments, Start::Early)
     }
 
-    #[allow(clippy::too_many_arguments)] // a launch's own parameters
     fn launch(
         &self,
         on: Queue<'_>,
         kernel: &Kernel,
         grid: [usize; 3],
-        block: usize,
         shared: usize,
         arguments: &[*mut c_void],
         start: Start,
     ) -> Result<()> {
         // SAFETY: callers pass what the kernels of codec.cu take; the builder sized every buffer for `slots` columns.
-        unsafe { on.launch(kernel, Launch { grid, block, shared, start }, &mut arguments.to_vec()) }
+        unsafe { on.launch(kernel, Launch { grid, block: THREADS, shared, start }, &mut arguments.to_vec()) }
     }
 
     fn run(&self, on: Queue<'_>, step: &Step, columns: usize, start: Start) -> Result<()> {
@@ -275,7 +291,7 @@ impl Codec {
                     pointer(&codes),
                     pointer(&dim),
                 ];
-                self.launch(on, &self.look_up, [columns, 1, 1], 256, 0, &arguments, start)
+                self.launch(on, &self.look_up, [MOVERS, columns, 1], 0, &arguments, start)
             }
             Step::Upsample { filter, past, x, y } => {
                 let arguments = [
@@ -287,7 +303,7 @@ impl Codec {
                     pointer(&channels),
                     pointer(&stride),
                 ];
-                self.launch(on, &self.upsample, [columns, 1, 1], 256, 0, &arguments, start)
+                self.launch(on, &self.upsample, [MOVERS, columns, 1], 0, &arguments, start)
             }
             Step::Attend(Attend { qkv, keys, values, y, frequencies }) => {
                 let (heads, dim, window) = (config.num_attention_heads, config.head_dim, config.sliding_window);
@@ -306,17 +322,17 @@ impl Codec {
                     pointer(&window_arg),
                 ];
                 let shared = UPSAMPLING * (rows + dim) * 4;
-                self.launch(on, &self.attend, [heads, columns, 1], 256, shared, &arguments, start)
+                self.launch(on, &self.attend, [heads, columns, 1], shared, &arguments, start)
             }
             Step::Rows(rows) => {
                 let (t, n, k) = (rows.t as usize, rows.n as usize, rows.k as usize);
                 let (many, long) = (t > 2, k > 128 && n > 1);
-                let (r, lanes) = (if many { 16 } else { 2 }, if long { 32 } else { 8 });
+                let (r, lanes) = (if many { 8 } else { 2 }, if long { 32 } else { 8 });
                 let kernel = &self.rows[usize::from(many) * 2 + usize::from(long)];
                 let grid = [n.div_ceil(WARPS * (32 / lanes)), t.div_ceil(r), columns];
                 let shared = ((r - 1) * rows.stride as usize + k) * 4;
                 let arguments = [pointer(&self.streams), pointer(&**rows)];
-                self.launch(on, kernel, grid, 256, shared, &arguments, start)
+                self.launch(on, kernel, grid, shared, &arguments, start)
             }
         }
     }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use super::super::codec;
 use super::super::device::{Device, Kernel, Launch, Queue, Start, pointer};
 use super::super::kernels::{self, Frame};
 use super::{Decoder, WARPS, pack};
@@ -23,6 +24,8 @@ const MOST_BLOCKS: usize = 256;
 const MOST_HEAD_TILES: usize = 3 * 512;
 /// More than `sizeof(Shared)`.
 const SHARED_BYTES: usize = 39936;
+/// Left to a block of the codec beside it, with the kilobyte that the driver takes for each block.
+const BESIDE_BYTES: usize = codec::BLOCK_BYTES + 1024;
 /// Columns of the kernel.
 const COLUMNS: usize = 1;
 
@@ -83,7 +86,7 @@ impl Decoder {
             place as u32
         });
         let ring = places[4] as usize;
-        let slots = (self.shared_bytes.checked_sub(ring)? / PACKET).min(MOST_SLOTS);
+        let slots = (self.shared_bytes.checked_sub(ring + BESIDE_BYTES)? / PACKET).min(MOST_SLOTS);
         (slots > self.tuning.packets).then_some(Room { slots, round, places, bytes: ring + slots * PACKET })
     }
 

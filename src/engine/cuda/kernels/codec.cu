@@ -4,9 +4,13 @@
 // rows are stored time first, with the rows of the past in front. A transposed convolution whose kernel is a multiple of its
 // stride is the same, with `stride` output rows for each input row. So `rows` does all of them and the linear layers, too.
 // Sums run in an order that does not depend on how many streams there are.
+//
+// A block has four warps, 32 registers a thread at most and 20 KB of shared memory: so much is left of a multiprocessor beside the
+// persistent kernel (frame.cu), and a frame is decoded while the next one's tokens are chosen.
 #include "common.cuh"
 
-constexpr int ROWS_WARPS = 8;
+constexpr int CODEC_THREADS = 128, CODEC_WARPS = CODEC_THREADS / 32;
+#define CODEC_KERNEL extern "C" __global__ void __launch_bounds__(CODEC_THREADS, 16)
 
 // A stream's frame is decoded only when its column completed one; the layout of these is that of head.cu.
 struct FrameOut {
@@ -16,11 +20,20 @@ struct FrameOut {
     uint32_t code[16];
 };
 struct Streams {
-    const Column* columns;
-    const FrameOut* out;   // [columns]
+    Column* columns;       // of the frame that is decoded: copies, because the next one is under way
+    FrameOut* out;         // [columns]
     int* position;         // [slots] transformer positions so far
 };
 DI bool has_frame(const Streams& s, int column) { return s.out[column].frames > 0; }
+
+// Copies what the columns completed. Block c: column c.
+CODEC_KERNEL take_frame(const __grid_constant__ Streams s, const Column* columns, const FrameOut* out) {
+    const int c = blockIdx.x;
+    wait_prerequisites();
+    static_assert(sizeof(FrameOut) / 4 <= CODEC_THREADS, "a word a thread");
+    if (threadIdx.x < sizeof(FrameOut) / 4) reinterpret_cast<uint32_t*>(s.out + c)[threadIdx.x] = __ldcg(reinterpret_cast<const uint32_t*>(out + c) + threadIdx.x);
+    if (threadIdx.x < sizeof(Column) / 4) reinterpret_cast<uint32_t*>(s.columns + c)[threadIdx.x] = __ldcg(reinterpret_cast<const uint32_t*>(columns + c) + threadIdx.x);
+}
 
 enum Finish { STORE = 0, ADD = 1, ADD_SCALED = 2, GELU = 3 };
 
@@ -38,26 +51,41 @@ struct Rows {
     float eps;
 };
 
-// Grid: (blocks of outputs, blocks of R rows, columns); block: 256 threads. LANES lanes share the K of an output.
+DI float elu(float v) { return v <= 0.f ? expm1f(v) : v; }
+
+// Grid: (blocks of outputs, blocks of R rows, columns); block: 128 threads. LANES lanes share the K of an output.
 // Dynamic shared memory: (R - 1) * stride + k floats.
 template <int R, int LANES> DI void rows(const Streams& s, const Rows& a) {
     extern __shared__ __align__(16) float tile[];
     const int c = blockIdx.z, first = blockIdx.y * R, count = min(R, a.t - first);
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, sub = lane % LANES;
+    const int n = (blockIdx.x * CODEC_WARPS + w) * (32 / LANES) + lane / LANES;
+    const float* weights = a.w + (size_t)n * a.k;
     launch_dependents();
+    if (blockIdx.y + blockIdx.z == 0 && n < a.n)  // the language model has driven them out of the cache
+#pragma unroll 1
+        for (int k = sub * 32; k < a.k; k += LANES * 32) prefetch(weights + k);
     wait_prerequisites();
     if (!has_frame(s, c)) return;
     const float* past = a.past + (size_t)s.columns[c].slot * a.kept;
     const float* x = a.x + (size_t)c * a.new_size;
     const int size = (count - 1) * a.stride + a.k;
-    for (int i = threadIdx.x; i < size; i += 256) {
-        int at = first * a.stride + i;
-        float v = at < a.kept ? past[at] : __ldcg(x + at - a.kept);
-        tile[i] = a.elu && v <= 0.f ? expm1f(v) : v;
+#pragma unroll 1
+    for (int i = threadIdx.x * 4; i < size; i += CODEC_THREADS * 4) {  // every size is a multiple of 4
+        const int at = first * a.stride + i;
+        copy16(tile + i, at < a.kept ? past + at : x + at - a.kept);
     }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    if (a.elu)
+#pragma unroll 1
+        for (int i = threadIdx.x * 4; i < size; i += CODEC_THREADS * 4) {  // those that this thread copied
+            float4 v = *reinterpret_cast<const float4*>(tile + i);
+            v.x = elu(v.x), v.y = elu(v.y), v.z = elu(v.z), v.w = elu(v.w);
+            *reinterpret_cast<float4*>(tile + i) = v;
+        }
     __syncthreads();
     if (a.norm) {  // linear layers only: rows do not overlap
-        for (int r = w; r < count; r += ROWS_WARPS) {
+        for (int r = w; r < count; r += CODEC_WARPS) {
             float* row = tile + r * a.stride;
             float sum = 0, squares = 0;
             for (int i = lane; i < a.k; i += 32) sum += row[i];
@@ -68,11 +96,9 @@ template <int R, int LANES> DI void rows(const Streams& s, const Rows& a) {
         }
         __syncthreads();
     }
-    const int n = (blockIdx.x * ROWS_WARPS + w) * (32 / LANES) + lane / LANES;
     float sum[R] = {};
     if (n < a.n) {
-        const float* weights = a.w + (size_t)n * a.k;
-#pragma unroll(R == 2 ? 8 : 4)
+#pragma unroll(R == 2 ? 4 : 2)
         for (int k = sub * 4; k < a.k; k += LANES * 4) {
             float4 b = __ldg(reinterpret_cast<const float4*>(weights + k));
 #pragma unroll
@@ -102,19 +128,19 @@ template <int R, int LANES> DI void rows(const Streams& s, const Rows& a) {
     }
 }
 #define ROWS_KERNEL(R, LANES) \
-    extern "C" __global__ void __launch_bounds__(256) rows_##R##_##LANES(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { rows<R, LANES>(s, a); }
+    CODEC_KERNEL rows_##R##_##LANES(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { rows<R, LANES>(s, a); }
 ROWS_KERNEL(2, 32)
 ROWS_KERNEL(2, 8)
-ROWS_KERNEL(16, 32)
-ROWS_KERNEL(16, 8)
+ROWS_KERNEL(8, 32)
+ROWS_KERNEL(8, 8)
 
-// Sums the codebook vectors of a frame: semantic ones, then acoustic ones. Block c: column c; y: [columns][2 * dim].
-extern "C" __global__ void look_up(const __grid_constant__ Streams s, const float* codebooks, float* y, int quantizers, int semantic, int codes, int dim) {
-    const int c = blockIdx.x;
+// Sums the codebook vectors of a frame: semantic ones, then acoustic ones. Grid: (any number, columns); y: [columns][2 * dim].
+CODEC_KERNEL look_up(const __grid_constant__ Streams s, const float* codebooks, float* y, int quantizers, int semantic, int codes, int dim) {
+    const int c = blockIdx.y;
     launch_dependents();
     wait_prerequisites();
     if (!has_frame(s, c)) return;
-    for (int i = threadIdx.x; i < 2 * dim; i += blockDim.x) {
+    for (int i = blockIdx.x * CODEC_THREADS + threadIdx.x; i < 2 * dim; i += gridDim.x * CODEC_THREADS) {
         float sum = 0;
         for (int q = i < dim ? 0 : semantic; q < (i < dim ? min(semantic, quantizers) : quantizers); q++)
             sum += codebooks[((size_t)q * codes + s.out[c].code[q]) * dim + i % dim];
@@ -123,13 +149,13 @@ extern "C" __global__ void look_up(const __grid_constant__ Streams s, const floa
 }
 
 // Doubles the frame rate, one filter of 2 * stride taps a channel. x: [columns][channels], past: [slots][channels],
-// filter: [2 * stride][channels], y: [columns][stride][channels]. Block c: column c.
-extern "C" __global__ void upsample(const __grid_constant__ Streams s, const float* filter, const float* past, const float* x, float* y, int channels, int stride) {
-    const int c = blockIdx.x;
+// filter: [2 * stride][channels], y: [columns][stride][channels]. Grid: (any number, columns).
+CODEC_KERNEL upsample(const __grid_constant__ Streams s, const float* filter, const float* past, const float* x, float* y, int channels, int stride) {
+    const int c = blockIdx.y;
     launch_dependents();
     wait_prerequisites();
     if (!has_frame(s, c)) return;
-    for (int i = threadIdx.x; i < stride * channels; i += blockDim.x) {
+    for (int i = blockIdx.x * CODEC_THREADS + threadIdx.x; i < stride * channels; i += gridDim.x * CODEC_THREADS) {
         int channel = i % channels;
         float older = past[(size_t)s.columns[c].slot * channels + channel], newer = __ldcg(x + (size_t)c * channels + channel);
         __stcg(y + (size_t)c * stride * channels + i, fmaf(older, filter[stride * channels + i], newer * filter[i]));
@@ -137,14 +163,15 @@ extern "C" __global__ void upsample(const __grid_constant__ Streams s, const flo
 }
 
 // Attention of one head at the STEPS new positions of a stream, after rotating queries and keys (half-split pairs) and putting
-// keys and values into the ring. Grid: (heads, columns); block: 256 threads; dim divides 128 and is a multiple of 4.
+// keys and values into the ring. Grid: (heads, columns); block: 128 threads; dim divides 128 and is a multiple of 4.
 // qkv: [columns][STEPS][3 * heads * dim]; keys, values: [slots][heads][ring][dim], position p in row p % ring, ring >= window +
 // STEPS - 1; y: [columns][STEPS][heads * dim]. Dynamic shared memory: STEPS * (dim + ring) floats.
-constexpr int STEPS = 2;
-extern "C" __global__ void __launch_bounds__(256) attend_ring(const __grid_constant__ Streams s, const float* qkv, float* keys, float* values, float* y,
+static_assert(CODEC_WARPS >= 2, "a warp a step");
+constexpr int STEPS = 2, PARTS = 256;  // dims times partial sums of an output, four dims a part
+CODEC_KERNEL attend_ring(const __grid_constant__ Streams s, const float* qkv, float* keys, float* values, float* y,
                                                               const double* frequencies, int heads, int dim, int ring, int window) {
     extern __shared__ __align__(16) float scratch[];
-    __shared__ float4 acc[STEPS][256];
+    __shared__ float4 acc[STEPS][PARTS];
     __shared__ float total[STEPS];
     float *q = scratch, *score = q + STEPS * dim;
     const int head = blockIdx.x, c = blockIdx.y, tid = threadIdx.x, lane = tid & 31, w = tid >> 5, width = heads * dim;
@@ -154,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(256) attend_ring(const __grid_const
     const int slot = s.columns[c].slot, start = s.position[slot];
     float* k_ring = keys + ((size_t)slot * heads + head) * ring * dim;
     float* v_ring = values + ((size_t)slot * heads + head) * ring * dim;
-    for (int i = tid; i < STEPS * dim / 2; i += 256) {
+    for (int i = tid; i < STEPS * dim / 2; i += CODEC_THREADS) {
         const int step = i / (dim / 2), j = i % (dim / 2), row = (start + step) % ring;
         const float* from = qkv + ((size_t)c * STEPS + step) * 3 * width + head * dim + j;
         double sine, cosine;
@@ -167,11 +194,11 @@ extern "C" __global__ void __launch_bounds__(256) attend_ring(const __grid_const
     }
     __syncthreads();
     const int oldest = max(0, start - window + 1), n = start + STEPS - oldest;  // seen by any of the steps
-    const int lanes = dim / 4, d = tid % lanes * 4, first = tid / lanes, stride = 256 / lanes;  // lanes that share a row of the ring
-    const int rounds = (n + stride - 1) / stride;
+    const int lanes = dim / 4, d = tid % lanes * 4, first = tid / lanes;  // lanes that share a row of the ring
+    const int stride = PARTS / lanes, at_once = CODEC_THREADS / lanes, rounds = (n + at_once - 1) / at_once;
 #pragma unroll 4
     for (int r = 0; r < rounds; r++) {
-        const int i = first + r * stride, p = oldest + i;
+        const int i = first + r * at_once, p = oldest + i;
         float4 k = i < n ? *reinterpret_cast<const float4*>(k_ring + p % ring * dim + d) : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
@@ -195,21 +222,24 @@ extern "C" __global__ void __launch_bounds__(256) attend_ring(const __grid_const
         if (lane == 0) total[w] = sum;
     }
     __syncthreads();
-    float4 o[STEPS] = {};
-#pragma unroll 4
-    for (int i = first; i < n; i += stride) {
-        float4 v = *reinterpret_cast<const float4*>(v_ring + (oldest + i) % ring * dim + d);
+#pragma unroll 1
+    for (int part = tid; part < PARTS; part += CODEC_THREADS) {  // the rows part / lanes, part / lanes + stride, ...
+        float4 o[STEPS] = {};
+#pragma unroll 8
+        for (int i = part / lanes; i < n; i += stride) {
+            float4 v = *reinterpret_cast<const float4*>(v_ring + (oldest + i) % ring * dim + d);
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            float p = score[step * ring + i];
-            o[step].x = fmaf(p, v.x, o[step].x), o[step].y = fmaf(p, v.y, o[step].y);
-            o[step].z = fmaf(p, v.z, o[step].z), o[step].w = fmaf(p, v.w, o[step].w);
+            for (int step = 0; step < STEPS; step++) {
+                float p = score[step * ring + i];
+                o[step].x = fmaf(p, v.x, o[step].x), o[step].y = fmaf(p, v.y, o[step].y);
+                o[step].z = fmaf(p, v.z, o[step].z), o[step].w = fmaf(p, v.w, o[step].w);
+            }
         }
-    }
 #pragma unroll
-    for (int step = 0; step < STEPS; step++) acc[step][tid] = o[step];
+        for (int step = 0; step < STEPS; step++) acc[step][part] = o[step];
+    }
     __syncthreads();
-    for (int i = tid; i < STEPS * dim; i += 256) {
+    for (int i = tid; i < STEPS * dim; i += CODEC_THREADS) {
         const int step = i / dim, at = i % dim;
         const float* from = reinterpret_cast<const float*>(&acc[step][0]) + at;
         float sum = 0;
@@ -225,9 +255,9 @@ struct Carry {
     int kept, new_size;
 };
 
-// Grid: (carries + 1, columns); block: 256 threads. The last block of a column moves its stream's position on by `t`.
+// Grid: (carries + 1, columns); block: 128 threads. The last block of a column moves its stream's position on by `t`.
 // Dynamic shared memory: the largest `kept` floats.
-extern "C" __global__ void carry(const __grid_constant__ Streams s, const Carry* carries, int count, int t) {
+CODEC_KERNEL carry(const __grid_constant__ Streams s, const Carry* carries, int count, int t) {
     extern __shared__ float kept_values[];
     const int c = blockIdx.y;
     launch_dependents();
@@ -240,12 +270,14 @@ extern "C" __global__ void carry(const __grid_constant__ Streams s, const Carry*
     }
     const Carry a = carries[blockIdx.x];
     float* past = a.past + (size_t)slot * a.kept;
-    for (int i = threadIdx.x; i < a.kept; i += blockDim.x) {
+#pragma unroll 8
+    for (int i = threadIdx.x; i < a.kept; i += CODEC_THREADS) {
         int at = a.new_size + i;  // in past, then x
         kept_values[i] = at < a.kept ? past[at] : __ldcg(a.x + (size_t)c * a.new_size + at - a.kept);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < a.kept; i += blockDim.x) past[i] = kept_values[i];
+#pragma unroll 8
+    for (int i = threadIdx.x; i < a.kept; i += CODEC_THREADS) past[i] = kept_values[i];
 }
 
 static_assert(sizeof(Streams) == 24 && sizeof(Rows) == 112 && sizeof(Carry) == 24, "as in codec.rs");
