@@ -176,7 +176,10 @@ impl CudaEngine {
             decoder.never_end();
         }
         let codec = match export.codec.as_ref().filter(|_| options.codec) {
-            Some(codec) => Some(Codec::load(Queue { device: &device, stream: &main }, codec, config, slots)?),
+            Some(codec) => {
+                let frames = options.positions / config.num_quantizers + 1;
+                Some(Codec::load(Queue { device: &device, stream: &main }, codec, config, slots, frames)?)
+            }
             None => None,
         };
         let samples = codec.as_ref().map_or(0, Codec::samples_per_frame);

@@ -332,13 +332,13 @@ impl Probe {
         Ok((out, column, sequence, self.read(self.decoder.residual(0), self.config.hidden_size)?))
     }
 
-    /// Loads a codec beside the model and decodes `codes: [frames, quantizers]` in stream `slot`, frame by frame, while another
-    /// stream beside it decodes other frames; `twice`: once more after a reset, whose samples are returned.
+    /// Loads a codec beside the model and decodes `codes: [frames, quantizers]` in stream `slot`, frame by frame, alone now and then and else
+    /// while another stream beside it decodes other frames; `twice`: once more after a reset, whose samples are returned.
     pub(crate) fn decode(&self, codec: &format::Codec, codes: &[u32], slot: usize, twice: bool) -> Result<Vec<f32>> {
-        let decoder = Codec::load(self.on(), codec, &self.config, SLOTS)?;
+        let frames = codes.len().div_ceil(self.config.num_quantizers);
+        let decoder = Codec::load(self.on(), codec, &self.config, SLOTS, frames)?;
         let (samples, mut pcm) = (decoder.samples_per_frame(), Vec::new());
         let column = |slot: usize| Column { slot: slot as i32, position: 0, live: 1, row: 0 };
-        self.write(self.decoder.columns(), &[column((slot + 3) % SLOTS), column(slot)])?;
         for _ in 0..=usize::from(twice) {
             decoder.reset(self.on(), slot)?;
             pcm.clear();
@@ -346,10 +346,13 @@ impl Probe {
                 let mut out = [FrameOut { frames: 1, ..FrameOut::default() }; 2];
                 out[0].frames = i32::from(!index.is_multiple_of(3)); // the neighbour rests now and then
                 out[1].code[..frame.len()].copy_from_slice(frame);
-                self.write(self.decoder.out(), &out)?;
-                decoder.take(self.on(), 2, &self.decoder)?;
-                decoder.frame(self.on(), 2)?;
-                pcm.extend(self.read::<f32>(decoder.pcm() + (samples * 4) as u64, samples)?);
+                let columns = [column((slot + 3) % SLOTS), column(slot)];
+                let first = usize::from(index % 4 == 1); // and is not there
+                self.write(self.decoder.columns(), &columns[first..])?;
+                self.write(self.decoder.out(), &out[first..])?;
+                decoder.take(self.on(), 2 - first, &self.decoder)?;
+                decoder.frame(self.on(), 2 - first)?;
+                pcm.extend(self.read::<f32>(decoder.pcm() + ((1 - first) * samples * 4) as u64, samples)?);
             }
         }
         Ok(pcm)

@@ -16,6 +16,12 @@ pub struct Tensor {
     size: usize,
 }
 
+/// What an ELU makes of a tensor, and the tensor itself where a later layer adds it.
+struct Activated {
+    raw: Option<Tensor>,
+    elu: Tensor,
+}
+
 /// Collects the steps while it walks through the model.
 pub struct Builder<'a> {
     pub arena: Arena<'a>,
@@ -23,6 +29,12 @@ pub struct Builder<'a> {
     pub slots: usize,
     pub steps: Vec<Step>,
     pub carries: Vec<Carry>,
+}
+
+impl Activated {
+    fn outputs(&self) -> Rows {
+        Rows { y: self.raw.map_or(0, |raw| raw.at), elu: self.elu.at, ..Rows::default() }
+    }
 }
 
 impl Builder<'_> {
@@ -49,16 +61,15 @@ impl Builder<'_> {
         Ok(y)
     }
 
-    /// A causal convolution of `taps` neighbouring rows of `inputs` channels; `w: [n][taps * inputs]`.
-    fn conv(&mut self, w: &[f32], bias: &[f32], taps: usize, inputs: usize, x: Tensor, more: Rows) -> Result<Tensor> {
+    /// A causal convolution of `taps` neighbouring rows of `inputs` channels, `w: [n][taps * inputs]`, into `y`, `elu` or both.
+    fn conv(&mut self, w: &[f32], bias: &[f32], taps: usize, inputs: usize, x: Tensor, more: Rows) -> Result<()> {
         let (t, n, kept) = (x.size / inputs, bias.len(), (taps - 1) * inputs);
-        let y = self.tensor(t * n)?;
         let past = if kept > 0 { self.zeros(self.slots * kept)? } else { 0 };
         if kept > 0 {
             self.carries.push(Carry { past, x: x.at, kept: kept as i32, new_size: x.size as i32 });
         }
         let (w, bias) = (self.arena.upload(w)?, self.arena.upload(bias)?);
-        let sizes = Rows { w, bias, past, x: x.at, y: y.at, t: t as i32, n: n as i32, ..more };
+        let sizes = Rows { w, bias, past, x: x.at, t: t as i32, n: n as i32, ..more };
         self.steps.push(Step::Rows(Box::new(Rows {
             k: (taps * inputs) as i32,
             stride: inputs as i32,
@@ -66,10 +77,15 @@ impl Builder<'_> {
             new_size: x.size as i32,
             ..sizes
         })));
-        Ok(y)
+        Ok(())
     }
 
-    fn plain_conv(&mut self, name: &str, sizes: [usize; 3], x: Tensor, more: Rows) -> Result<Tensor> {
+    /// Places for what an ELU makes of a layer's output, and for the output.
+    fn activated(&mut self, size: usize, with_raw: bool) -> Result<Activated> {
+        Ok(Activated { raw: with_raw.then(|| self.tensor(size)).transpose()?, elu: self.tensor(size)? })
+    }
+
+    fn plain_conv(&mut self, name: &str, sizes: [usize; 3], x: Tensor, more: Rows) -> Result<()> {
         let [inputs, outputs, kernel] = sizes;
         let weight = self.file.get_f32(&format!("{name}.weight"), &[outputs, inputs, kernel])?;
         let bias = self.file.get_f32(&format!("{name}.bias"), &[outputs])?;
@@ -88,7 +104,7 @@ impl Builder<'_> {
         outputs: usize,
         stride: usize,
         x: Tensor,
-    ) -> Result<Tensor> {
+    ) -> Result<Activated> {
         let kernel = 2 * stride;
         let weight = self.file.get_f32(&format!("{name}.weight"), &[inputs, outputs, kernel])?;
         let bias = self.file.get_f32(&format!("{name}.bias"), &[outputs])?;
@@ -98,8 +114,9 @@ impl Builder<'_> {
             weight[(k % inputs * outputs + output) * kernel + age * stride + phase]
         });
         let bias: Vec<f32> = (0..stride).flat_map(|_| bias.iter().copied()).collect();
-        let elu = Rows { elu: 1, ..Rows::default() };
-        self.conv(&taps.collect::<Vec<f32>>(), &bias, 2, inputs, x, elu)
+        let y = self.activated(x.size / inputs * bias.len(), true)?;
+        self.conv(&taps.collect::<Vec<f32>>(), &bias, 2, inputs, x, y.outputs())?;
+        Ok(y)
     }
 
     pub fn quantizer(&mut self, config: &CodecConfig, quantizers: usize) -> Result<Tensor> {
@@ -140,7 +157,7 @@ impl Builder<'_> {
         &mut self,
         config: &CodecConfig,
         layer: usize,
-        frequencies: Address,
+        rope: Address,
         x: Tensor,
     ) -> Result<Tensor> {
         let (hidden, wide) = (config.hidden_size, config.intermediate_size);
@@ -170,7 +187,7 @@ impl Builder<'_> {
         let ring = self.slots * ring_rows(config) * width;
         let attended = self.tensor(UPSAMPLING * width)?;
         let (keys, values) = (self.zeros(ring)?, self.zeros(ring)?);
-        self.steps.push(Step::Attend(Attend { qkv: qkv.at, keys, values, y: attended.at, frequencies }));
+        self.steps.push(Step::Attend(Attend { qkv: qkv.at, keys, values, y: attended.at, rope }));
         let more = add(self, "self_attn_layer_scale.scale", x)?;
         let x = self.linear(&o_weights, hidden, width, attended, more)?;
         let second = Rows { finish: GELU, ..norm(self, "post_attention_layernorm")? };
@@ -182,23 +199,31 @@ impl Builder<'_> {
     pub fn seanet(&mut self, config: &CodecConfig, x: Tensor) -> Result<Tensor> {
         let name = |index: usize| format!("decoder.layers.{index}.conv");
         let mut channels = config.num_filters << config.upsampling_ratios.len();
-        let elu = Rows { elu: 1, ..Rows::default() };
         let sizes = [config.hidden_size, channels, config.kernel_size];
-        let mut x = self.plain_conv(&name(0), sizes, x, Rows::default())?;
+        let mut y = self.activated(x.size / config.hidden_size * channels, false)?;
+        self.plain_conv(&name(0), sizes, x, y.outputs())?;
         let mut index = 1;
         for &ratio in &config.upsampling_ratios {
-            x = self.transposed_conv(&name(index + 1), channels, channels / 2, ratio, x)?;
+            y = self.transposed_conv(&name(index + 1), channels, channels / 2, ratio, y.elu)?;
             channels /= 2;
             index += 2;
             for _ in 0..config.num_residual_layers {
                 let part = |part: usize| format!("decoder.layers.{index}.block.{part}.conv");
-                let inner = channels / config.compress;
-                let wide = self.plain_conv(&part(1), [channels, inner, config.residual_kernel_size], x, elu)?;
-                let add = Rows { finish: ADD, residual: x.at, ..elu };
-                x = self.plain_conv(&part(3), [inner, channels, 1], wide, add)?;
+                let (size, inner) = (y.elu.size, channels / config.compress);
+                let between = self.activated(size / channels * inner, false)?;
+                let sizes = [channels, inner, config.residual_kernel_size];
+                self.plain_conv(&part(1), sizes, y.elu, between.outputs())?;
+                let sum = self.activated(size, true)?;
+                let residual = y.raw.map_or(0, |raw| raw.at);
+                let add = Rows { finish: ADD, residual, ..sum.outputs() };
+                self.plain_conv(&part(3), [inner, channels, 1], between.elu, add)?;
+                y = sum;
                 index += 1;
             }
         }
-        self.plain_conv(&name(index + 1), [channels, 1, config.last_kernel_size], x, elu)
+        let pcm = self.tensor(y.elu.size / channels)?;
+        let sizes = [channels, 1, config.last_kernel_size];
+        self.plain_conv(&name(index + 1), sizes, y.elu, Rows { y: pcm.at, ..Rows::default() })?;
+        Ok(pcm)
     }
 }

@@ -21,9 +21,17 @@ use crate::format;
 
 /// Positions of the transformer per frame.
 const UPSAMPLING: usize = 2;
-/// Threads of a block (`CODEC_THREADS` of codec.cu), and its warps, each with outputs of its own.
+/// Threads of a block (`CODEC_THREADS` of codec.cu), and its warps.
 const THREADS: usize = 128;
 const WARPS: usize = THREADS / 32;
+/// Rows of a block of `few_rows`, for one stream and for several, and the floats of each that it holds (`CHUNK`).
+const FEW_ROWS: [usize; 2] = [2, 8];
+const CHUNK: usize = 2048;
+/// Rows and outputs of a block of `many_rows`, likewise.
+const MANY_ROWS: [usize; 2] = [4, 16];
+const MANY_OUTPUTS: [usize; 2] = [WARPS * 4, WARPS * 8];
+/// Positions that `attend_ring` holds at once, twice (`SPAN`).
+const SPAN: usize = 32;
 /// Most shared memory of a block: what the persistent kernel leaves to one beside it.
 pub(super) const BLOCK_BYTES: usize = 20 << 10;
 /// Blocks of the kernels that only move values.
@@ -47,6 +55,7 @@ struct Rows {
     past: Address,
     x: Address,
     y: Address,
+    elu: Address,
     residual: Address,
     scale: Address,
     norm: Address,
@@ -57,7 +66,6 @@ struct Rows {
     stride: i32,
     kept: i32,
     new_size: i32,
-    elu: i32,
     finish: i32,
     eps: f32,
 }
@@ -77,8 +85,6 @@ const _: () = assert!(size_of::<Streams>() == 24 && size_of::<Rows>() == 112 && 
 // SAFETY: a repr(C) struct of integers.
 unsafe impl Plain for Carry {}
 // SAFETY: any bits are a value.
-unsafe impl Plain for f64 {}
-// SAFETY: any bits are a value.
 unsafe impl Plain for i32 {}
 
 const STORE: i32 = 0;
@@ -92,7 +98,7 @@ struct Attend {
     keys: Address,
     values: Address,
     y: Address,
-    frequencies: Address,
+    rope: Address,
 }
 
 #[derive(Debug)]
@@ -116,7 +122,8 @@ pub struct Codec {
     streams: Streams,
     pcm: Address,
     take: Kernel,
-    rows: [Kernel; 4],
+    few_rows: [Kernel; 2],
+    many_rows: [Kernel; 2],
     look_up: Kernel,
     upsample: Kernel,
     attend: Kernel,
@@ -127,6 +134,17 @@ pub struct Codec {
 /// Positions the ring of keys and values holds: all that the newest of a frame's positions and the oldest one see.
 fn ring_rows(config: &CodecConfig) -> usize {
     (config.sliding_window + UPSAMPLING - 1).next_multiple_of(4)
+}
+
+/// Cosines and sines of the transformer's positions, `[positions, head_dim / 2]`.
+fn rope(config: &CodecConfig, positions: usize) -> Vec<[f32; 2]> {
+    let half = config.head_dim / 2;
+    let frequency = |j: usize| config.rope_theta.powf(-2.0 * j as f64 / config.head_dim as f64);
+    let turn = |i: usize| {
+        let (sine, cosine) = ((i / half) as f64 * frequency(i % half)).sin_cos();
+        [cosine as f32, sine as f32]
+    };
+    (0..positions * half).map(turn).collect()
 }
 
 /// Checks that the kernels cover a codec.
@@ -140,6 +158,9 @@ fn check(codec: &format::Codec, model: &crate::config::ModelConfig) -> Result<()
     if !config.head_dim.is_multiple_of(4) || 128 % config.head_dim != 0 {
         return refuse(format!("head_dim {}; a divisor of 128 from 4 up is supported", config.head_dim));
     }
+    if config.hidden_size > CHUNK {
+        return refuse(format!("hidden_size {}; up to {CHUNK} is supported", config.hidden_size));
+    }
     let narrowest = config.num_filters / config.compress;
     if !narrowest.is_multiple_of(4) || !config.codebook_dim.is_multiple_of(2) {
         return refuse(format!("{narrowest} channels in the narrowest convolution; multiples of 4 are supported"));
@@ -152,7 +173,7 @@ fn check(codec: &format::Codec, model: &crate::config::ModelConfig) -> Result<()
 }
 
 impl Codec {
-    /// Copies the decoder half to the device and reserves the state of `slots` streams.
+    /// Copies the decoder half to the device and reserves the state of `slots` streams of at most `frames` frames.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a codec the kernels do not cover; [`Error::Invalid`] naming a tensor; [`Error::Device`].
@@ -161,18 +182,18 @@ impl Codec {
         codec: &format::Codec,
         model: &crate::config::ModelConfig,
         slots: usize,
+        frames: usize,
     ) -> Result<Codec> {
         check(codec, model)?;
         let config = codec.config.clone();
         let mut build =
             Builder { arena: Arena::new(on), file: &codec.weights, slots, steps: Vec::new(), carries: Vec::new() };
-        let frequency = |j: usize| config.rope_theta.powf(-2.0 * j as f64 / config.head_dim as f64);
-        let frequencies: Vec<f64> = (0..config.head_dim / 2).map(frequency).collect();
-        let frequencies = build.arena.upload(&frequencies)?;
+        let rope = rope(&config, frames * UPSAMPLING);
+        let rope = build.arena.upload(&rope)?;
         let mut x = build.quantizer(&config, model.num_quantizers)?;
         x = build.upsample(&config, x)?;
         for layer in 0..config.num_hidden_layers {
-            x = build.transformer_layer(&config, layer, frequencies, x)?;
+            x = build.transformer_layer(&config, layer, rope, x)?;
         }
         let pcm = build.seanet(&config, x)?;
         let position = build.arena.upload(&vec![0i32; slots])?;
@@ -180,12 +201,12 @@ impl Codec {
         let out = build.arena.upload(&vec![FrameOut::default(); slots])?;
         let carries = build.carries.clone();
         let carry_address = build.arena.upload(&carries)?;
-        let [take, r0, r1, r2, r3, look_up, upsample, attend, carry] = on.device.kernels([
+        let [take, few_2, few_8, many_4, many_16, look_up, upsample, attend, carry] = on.device.kernels([
             "take_frame",
-            "rows_2_8",
-            "rows_2_32",
-            "rows_8_8",
-            "rows_8_32",
+            "few_rows_2",
+            "few_rows_8",
+            "many_rows_4",
+            "many_rows_16",
             "look_up",
             "upsample",
             "attend_ring",
@@ -200,7 +221,8 @@ impl Codec {
             streams: Streams { columns, out, position },
             pcm: pcm.at,
             take,
-            rows: [r0, r1, r2, r3],
+            few_rows: [few_2, few_8],
+            many_rows: [many_4, many_16],
             look_up,
             upsample,
             attend,
@@ -305,7 +327,7 @@ impl Codec {
                 ];
                 self.launch(on, &self.upsample, [MOVERS, columns, 1], 0, &arguments, start)
             }
-            Step::Attend(Attend { qkv, keys, values, y, frequencies }) => {
+            Step::Attend(Attend { qkv, keys, values, y, rope }) => {
                 let (heads, dim, window) = (config.num_attention_heads, config.head_dim, config.sliding_window);
                 let rows = ring_rows(config);
                 let [heads_arg, dim_arg, ring, window_arg] = [heads, dim, rows, window].map(|n| n as i32);
@@ -315,24 +337,32 @@ impl Codec {
                     pointer(keys),
                     pointer(values),
                     pointer(y),
-                    pointer(frequencies),
+                    pointer(rope),
                     pointer(&heads_arg),
                     pointer(&dim_arg),
                     pointer(&ring),
                     pointer(&window_arg),
                 ];
-                let shared = UPSAMPLING * (rows + dim) * 4;
+                let shared = (UPSAMPLING * (rows + dim) + 2 * SPAN * (dim + 4)) * 4;
                 self.launch(on, &self.attend, [heads, columns, 1], shared, &arguments, start)
             }
             Step::Rows(rows) => {
                 let (t, n, k) = (rows.t as usize, rows.n as usize, rows.k as usize);
-                let (many, long) = (t > 2, k > 128 && n > 1);
-                let (r, lanes) = (if many { 8 } else { 2 }, if long { 32 } else { 8 });
-                let kernel = &self.rows[usize::from(many) * 2 + usize::from(long)];
-                let grid = [n.div_ceil(WARPS * (32 / lanes)), t.div_ceil(r), columns];
+                let columns_arg = columns as i32;
+                let arguments = [pointer(&self.streams), pointer(&**rows), pointer(&columns_arg)];
+                let index = usize::from(columns > 1);
+                if t <= UPSAMPLING {
+                    let r = FEW_ROWS[index];
+                    // Several streams' rows are worth more than one output of a warp, if they all fit.
+                    let outputs = if index == 1 && k <= CHUNK && n >= 1024 { 4 } else { 1 };
+                    let grid = [n.div_ceil(WARPS * outputs), (columns * t).div_ceil(r), 1];
+                    let shared = r * k.min(CHUNK) * 4;
+                    return self.launch(on, &self.few_rows[index], grid, shared, &arguments, start);
+                }
+                let r = MANY_ROWS[index];
+                let grid = [n.div_ceil(MANY_OUTPUTS[index]), t.div_ceil(r), columns];
                 let shared = ((r - 1) * rows.stride as usize + k) * 4;
-                let arguments = [pointer(&self.streams), pointer(&**rows)];
-                self.launch(on, kernel, grid, shared, &arguments, start)
+                self.launch(on, &self.many_rows[index], grid, shared, &arguments[..2], start)
             }
         }
     }

@@ -2,15 +2,16 @@
 //
 // Every convolution is one matrix product over overlapping rows: the inputs of an output row are neighbours in memory when
 // rows are stored time first, with the rows of the past in front. A transposed convolution whose kernel is a multiple of its
-// stride is the same, with `stride` output rows for each input row. So `rows` does all of them and the linear layers, too.
+// stride is the same, with `stride` output rows for each input row. So `few_rows` and `many_rows` do all of them and the linear layers, too.
 // Sums run in an order that does not depend on how many streams there are.
 //
-// A block has four warps, 32 registers a thread at most and 20 KB of shared memory: so much is left of a multiprocessor beside the
-// persistent kernel (frame.cu), and a frame is decoded while the next one's tokens are chosen.
+// A block has four warps, 32 registers a thread (but for those of several streams) and 20 KB of shared memory at most: so much is left of a
+// multiprocessor beside the persistent kernel (frame.cu), and a frame is decoded while the next one's tokens are chosen.
 #include "common.cuh"
 
 constexpr int CODEC_THREADS = 128, CODEC_WARPS = CODEC_THREADS / 32;
 #define CODEC_KERNEL extern "C" __global__ void __launch_bounds__(CODEC_THREADS, 16)
+#define SEVERAL_KERNEL extern "C" __global__ void __launch_bounds__(CODEC_THREADS, 6)  // of several streams: nothing is beside it
 
 // A stream's frame is decoded only when its column completed one; the layout of these is that of head.cu.
 struct FrameOut {
@@ -37,102 +38,168 @@ CODEC_KERNEL take_frame(const __grid_constant__ Streams s, const Column* columns
 
 enum Finish { STORE = 0, ADD = 1, ADD_SCALED = 2, GELU = 3 };
 
-// y[t][n] = finish(bias[n] + sum_k w[n][k] * f(x)[t * stride + k]), where x is the past rows, then the new ones.
+// y[t][n] = finish(bias[n] + sum_k w[n][k] * x[t * stride + k]), where x is the past rows, then the new ones. A product whose output
+// an ELU follows leaves the ELU as well, or it alone: who reads it would compute it many times.
 struct Rows {
     const float* w;        // [n][k]
     const float* bias;     // [n], or null
     const float* past;     // [slots][kept], or null
     const float* x;        // [columns][new_size]
-    float* y;              // [columns][t][n]
+    float* y;              // [columns][t][n], or null
+    float* elu;            // [columns][t][n] ELU of y, or null
     const float* residual; // [columns][t][n] for ADD and ADD_SCALED; may be y
     const float* scale;    // [n] for ADD_SCALED
     const float *norm, *norm_bias;  // [k]: LayerNorm of each row first, or null
-    int t, n, k, stride, kept, new_size, elu, finish;
+    int t, n, k, stride, kept, new_size, finish;
     float eps;
 };
 
-DI float elu(float v) { return v <= 0.f ? expm1f(v) : v; }
-
-// Grid: (blocks of outputs, blocks of R rows, columns); block: 128 threads. LANES lanes share the K of an output.
-// Dynamic shared memory: (R - 1) * stride + k floats.
-template <int R, int LANES> DI void rows(const Streams& s, const Rows& a) {
-    extern __shared__ __align__(16) float tile[];
-    const int c = blockIdx.z, first = blockIdx.y * R, count = min(R, a.t - first);
-    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, sub = lane % LANES;
-    const int n = (blockIdx.x * CODEC_WARPS + w) * (32 / LANES) + lane / LANES;
-    const float* weights = a.w + (size_t)n * a.k;
-    launch_dependents();
-    if (blockIdx.y + blockIdx.z == 0 && n < a.n)  // the language model has driven them out of the cache
+// Asks for the weights of output `n`, shared by `lanes` lanes: the language model has driven them out of the cache.
+DI void prefetch_weights(const Rows& a, int n, int lane, int lanes) {
 #pragma unroll 1
-        for (int k = sub * 32; k < a.k; k += LANES * 32) prefetch(weights + k);
-    wait_prerequisites();
-    if (!has_frame(s, c)) return;
-    const float* past = a.past + (size_t)s.columns[c].slot * a.kept;
-    const float* x = a.x + (size_t)c * a.new_size;
-    const int size = (count - 1) * a.stride + a.k;
+    for (int k = lane * 32; k < a.k; k += lanes * 32) prefetch(a.w + (size_t)n * a.k + k);
+}
+// Where x[at] of a column lies; every size is a multiple of 4, and so is `at`.
+DI const float* input_at(const Streams& s, const Rows& a, int c, int at) {
+    return at < a.kept ? a.past + (size_t)s.columns[c].slot * a.kept + at : a.x + (size_t)c * a.new_size + at - a.kept;
+}
+// Adds to each row's sums the products of OUT outputs' weights, `apart` floats from each other, four at a time for this lane: from `first` on, `step`
+// apart, below `size`. AHEAD steps are under way at once. The rows lie `pitch` floats apart.
+template <int R, int OUT, int AHEAD>
+DI void multiply(const float* weights, int apart, const float* x, int first, int step, int size, int pitch, float (&sum)[OUT][R]) {
 #pragma unroll 1
-    for (int i = threadIdx.x * 4; i < size; i += CODEC_THREADS * 4) {  // every size is a multiple of 4
-        const int at = first * a.stride + i;
-        copy16(tile + i, at < a.kept ? past + at : x + at - a.kept);
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    if (a.elu)
-#pragma unroll 1
-        for (int i = threadIdx.x * 4; i < size; i += CODEC_THREADS * 4) {  // those that this thread copied
-            float4 v = *reinterpret_cast<const float4*>(tile + i);
-            v.x = elu(v.x), v.y = elu(v.y), v.z = elu(v.z), v.w = elu(v.w);
-            *reinterpret_cast<float4*>(tile + i) = v;
-        }
-    __syncthreads();
-    if (a.norm) {  // linear layers only: rows do not overlap
-        for (int r = w; r < count; r += CODEC_WARPS) {
-            float* row = tile + r * a.stride;
-            float sum = 0, squares = 0;
-            for (int i = lane; i < a.k; i += 32) sum += row[i];
-            float mean = sum_lanes(sum) / a.k;
-            for (int i = lane; i < a.k; i += 32) squares = fmaf(row[i] - mean, row[i] - mean, squares);
-            float inverse = 1.f / sqrtf(sum_lanes(squares) / a.k + a.eps);
-            for (int i = lane; i < a.k; i += 32) row[i] = (row[i] - mean) * inverse * a.norm[i] + a.norm_bias[i];
-        }
-        __syncthreads();
-    }
-    float sum[R] = {};
-    if (n < a.n) {
-#pragma unroll(R == 2 ? 4 : 2)
-        for (int k = sub * 4; k < a.k; k += LANES * 4) {
-            float4 b = __ldg(reinterpret_cast<const float4*>(weights + k));
+    for (int from = first; from < size; from += AHEAD * step) {
+        float4 w[AHEAD][OUT];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (from + j * step < size)
+#pragma unroll
+                for (int o = 0; o < OUT; o++) w[j][o] = __ldg(reinterpret_cast<const float4*>(weights + o * apart + from + j * step));
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            if (from + j * step >= size) break;
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                if (r < count) {
-                    float4 v = *reinterpret_cast<const float4*>(tile + r * a.stride + k);
-                    sum[r] = fmaf(b.x, v.x, sum[r]);
-                    sum[r] = fmaf(b.y, v.y, sum[r]);
-                    sum[r] = fmaf(b.z, v.z, sum[r]);
-                    sum[r] = fmaf(b.w, v.w, sum[r]);
+                const float4 v = *reinterpret_cast<const float4*>(x + r * pitch + from + j * step);
+#pragma unroll
+                for (int o = 0; o < OUT; o++) {
+                    sum[o][r] = fmaf(w[j][o].x, v.x, sum[o][r]);
+                    sum[o][r] = fmaf(w[j][o].y, v.y, sum[o][r]);
+                    sum[o][r] = fmaf(w[j][o].z, v.z, sum[o][r]);
+                    sum[o][r] = fmaf(w[j][o].w, v.w, sum[o][r]);
                 }
             }
         }
     }
+}
+DI void finish(const Rows& a, size_t at, int n, float v) {
+    if (a.bias) v += a.bias[n];
+    if (a.finish == ADD) v = __ldcg(a.residual + at) + v;
+    if (a.finish == ADD_SCALED) v = fmaf(v, a.scale[n], __ldcg(a.residual + at));
+    if (a.finish == GELU) v = 0.5f * v * (1.f + erff(v * 0.70710678118654752f));
+    if (a.y) __stcg(a.y + at, v);
+    if (a.elu) __stcg(a.elu + at, v <= 0.f ? expm1f(v) : v);
+}
+
+// A few rows of each column and many weights: a warp an output at a time, for R rows of any columns. Grid: (any number of blocks, columns * t / R);
+// block: 128 threads. Dynamic shared memory: [R][CHUNK] floats, so much of the rows at a time; a row with a LayerNorm fits whole.
+constexpr int CHUNK = 2048;
+template <int R> DI void few_rows(const Streams& s, const Rows& a, int columns) {
+    extern __shared__ __align__(16) float tile[];
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, first = blockIdx.y * R, count = min(R, columns * a.t - first);
+    const int own = blockIdx.x * CODEC_WARPS + w, stride = gridDim.x * CODEC_WARPS;  // this warp's first output, and from one to the next
+    launch_dependents();
+    if (blockIdx.y == 0)
+        for (int n = own; n < a.n; n += stride) prefetch_weights(a, n, lane, 32);
+    wait_prerequisites();
+    int any = 0;
+    for (int r = 0; r < count; r++) any |= has_frame(s, (first + r) / a.t);
+    if (!any) return;
+#pragma unroll 1
+    for (int n = own; n - w < a.n; n += stride) {  // all warps as often
+        float sum[1][R] = {};
+#pragma unroll 1
+        for (int from = 0; from < a.k; from += CHUNK) {
+            const int size = min(CHUNK, a.k - from), quads = size / 4;
+            if (n == own || a.k > CHUNK) {
+                __syncthreads();
+#pragma unroll 1
+                for (int i = threadIdx.x; i < count * quads; i += CODEC_THREADS) {
+                    const int r = i / quads, k = i % quads * 4, row = first + r;
+                    copy16(tile + r * size + k, input_at(s, a, row / a.t, row % a.t * a.stride + from + k));
+                }
+                asm volatile("cp.async.wait_all;" ::: "memory");
+                __syncthreads();
+                if (a.norm) {
+                    for (int r = w; r < count; r += CODEC_WARPS) {
+                        float* row = tile + r * size;
+                        float total = 0, squares = 0;
+                        for (int i = lane; i < size; i += 32) total += row[i];
+                        const float mean = sum_lanes(total) / size;
+                        for (int i = lane; i < size; i += 32) squares = fmaf(row[i] - mean, row[i] - mean, squares);
+                        const float inverse = 1.f / sqrtf(sum_lanes(squares) / size + a.eps);
+                        for (int i = lane; i < size; i += 32) row[i] = (row[i] - mean) * inverse * a.norm[i] + a.norm_bias[i];
+                    }
+                    __syncthreads();
+                }
+            }
+            if (n < a.n) multiply<R, 1, R == 2 ? 3 : 4>(a.w + (size_t)n * a.k + from, 0, tile, lane * 4, 128, size, size, sum);
+        }
+        float mine = 0;
 #pragma unroll
-    for (int r = 0; r < R; r++) {
+        for (int r = 0; r < R; r++) {
+            const float y = sum_lanes(sum[0][r]);
+            mine = lane == r ? y : mine;
+        }
+        if (n < a.n && lane < count && has_frame(s, (first + lane) / a.t)) finish(a, (size_t)(first + lane) * a.n + n, n, mine);
+    }
+}
+CODEC_KERNEL few_rows_2(const __grid_constant__ Streams s, const __grid_constant__ Rows a, int columns) { few_rows<2>(s, a, columns); }
+SEVERAL_KERNEL few_rows_8(const __grid_constant__ Streams s, const __grid_constant__ Rows a, int columns) { few_rows<8>(s, a, columns); }
+
+// Many rows of each column: eight lanes share OUT outputs, for R rows of a column. Grid: (n / (16 * OUT), t / R, columns); block: 128 threads.
+// Dynamic shared memory: (R - 1) * stride + k floats. No LayerNorm.
+constexpr int SUM_LANES = 8;
+template <int R, int OUT> DI void many_rows(const Streams& s, const Rows& a) {
+    extern __shared__ __align__(16) float rows[];
+    constexpr int TOGETHER = 32 / SUM_LANES;
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, sub = lane % SUM_LANES;
+    const int c = blockIdx.z, first = blockIdx.y * R, count = min(R, a.t - first);
+    const int n = (blockIdx.x * CODEC_WARPS + w) * TOGETHER * OUT + lane / SUM_LANES;
+    launch_dependents();
+    if (blockIdx.y + blockIdx.z == 0)
+        for (int o = 0; o < OUT; o++)
+            if (n + o * TOGETHER < a.n) prefetch_weights(a, n + o * TOGETHER, sub, SUM_LANES);
+    wait_prerequisites();
+    if (!has_frame(s, c)) return;
+    const int size = (count - 1) * a.stride + a.k;
+#pragma unroll 1
+    for (int i = threadIdx.x * 4; i < size; i += CODEC_THREADS * 4) copy16(rows + i, input_at(s, a, c, first * a.stride + i));
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    float sum[OUT][R] = {};
+    // Outputs past the last one repeat it and are left out below.
+    const int last = a.n - 1, apart = OUT == 1 ? 0 : (min(n + TOGETHER, last) - min(n, last)) * a.k;
+    multiply<R, OUT, OUT == 1 ? 3 : 2>(a.w + (size_t)min(n, last) * a.k, apart, rows, sub * 4, SUM_LANES * 4, a.k, a.stride, sum);
 #pragma unroll
-        for (int o = LANES / 2; o; o >>= 1) sum[r] += __shfl_xor_sync(ALL, sum[r], o);
-        if (n < a.n && r < count && sub == r % LANES) {
-            size_t at = ((size_t)c * a.t + first + r) * a.n + n;
-            float v = sum[r] + (a.bias ? a.bias[n] : 0.f);
-            if (a.finish == ADD) v = __ldcg(a.residual + at) + v;
-            if (a.finish == ADD_SCALED) v = fmaf(v, a.scale[n], __ldcg(a.residual + at));
-            if (a.finish == GELU) v = 0.5f * v * (1.f + erff(v * 0.70710678118654752f));
-            __stcg(a.y + at, v);
+    for (int o = 0; o < OUT; o++) {
+        static_assert(R <= 2 * SUM_LANES, "a lane finishes two rows at most");
+        float mine[2] = {};
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+#pragma unroll
+            for (int x = SUM_LANES / 2; x; x >>= 1) sum[o][r] += __shfl_xor_sync(ALL, sum[o][r], x);
+            mine[r / SUM_LANES] = sub == r % SUM_LANES ? sum[o][r] : mine[r / SUM_LANES];
+        }
+#pragma unroll
+        for (int i = 0; i < (R + SUM_LANES - 1) / SUM_LANES; i++) {
+            const int r = sub + i * SUM_LANES, at = n + o * TOGETHER;
+            if (at < a.n && r < count) finish(a, ((size_t)c * a.t + first + r) * a.n + at, at, mine[i]);
         }
     }
 }
-#define ROWS_KERNEL(R, LANES) \
-    CODEC_KERNEL rows_##R##_##LANES(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { rows<R, LANES>(s, a); }
-ROWS_KERNEL(2, 32)
-ROWS_KERNEL(2, 8)
-ROWS_KERNEL(8, 32)
-ROWS_KERNEL(8, 8)
+CODEC_KERNEL many_rows_4(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { many_rows<4, 1>(s, a); }
+SEVERAL_KERNEL many_rows_16(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { many_rows<16, 2>(s, a); }
 
 // Sums the codebook vectors of a frame: semantic ones, then acoustic ones. Grid: (any number, columns); y: [columns][2 * dim].
 CODEC_KERNEL look_up(const __grid_constant__ Streams s, const float* codebooks, float* y, int quantizers, int semantic, int codes, int dim) {
@@ -165,86 +232,96 @@ CODEC_KERNEL upsample(const __grid_constant__ Streams s, const float* filter, co
 // Attention of one head at the STEPS new positions of a stream, after rotating queries and keys (half-split pairs) and putting
 // keys and values into the ring. Grid: (heads, columns); block: 128 threads; dim divides 128 and is a multiple of 4.
 // qkv: [columns][STEPS][3 * heads * dim]; keys, values: [slots][heads][ring][dim], position p in row p % ring, ring >= window +
-// STEPS - 1; y: [columns][STEPS][heads * dim]. Dynamic shared memory: STEPS * (dim + ring) floats.
-static_assert(CODEC_WARPS >= 2, "a warp a step");
-constexpr int STEPS = 2, PARTS = 256;  // dims times partial sums of an output, four dims a part
-CODEC_KERNEL attend_ring(const __grid_constant__ Streams s, const float* qkv, float* keys, float* values, float* y,
-                                                              const double* frequencies, int heads, int dim, int ring, int window) {
+// STEPS - 1; y: [columns][STEPS][heads * dim]; rope: [positions][dim / 2] (cos, sin). Dynamic shared memory: floats q [STEPS][dim], scores
+// [STEPS][ring], rows [2][SPAN][dim + 4], which keys and then values go through.
+constexpr int STEPS = 2, SPAN = 32;
+static_assert(CODEC_WARPS >= STEPS && CODEC_THREADS == SPAN * STEPS * 2, "a warp a step; two lanes a score");
+CODEC_KERNEL attend_ring(const __grid_constant__ Streams s, const float* qkv, float* keys, float* values, float* y, const float2* rope, int heads, int dim,
+                         int ring, int window) {
     extern __shared__ __align__(16) float scratch[];
-    __shared__ float4 acc[STEPS][PARTS];
     __shared__ float total[STEPS];
-    float *q = scratch, *score = q + STEPS * dim;
-    const int head = blockIdx.x, c = blockIdx.y, tid = threadIdx.x, lane = tid & 31, w = tid >> 5, width = heads * dim;
+    float *q = scratch, *score = q + STEPS * dim, *rows = score + STEPS * ring;
+    const int head = blockIdx.x, c = blockIdx.y, tid = threadIdx.x, lane = tid & 31, w = tid >> 5, width = heads * dim, pitch = dim + 4;
     launch_dependents();
-    wait_prerequisites();
-    if (!has_frame(s, c)) return;
-    const int slot = s.columns[c].slot, start = s.position[slot];
+    if (!has_frame(s, c)) return wait_prerequisites();
+    const int slot = s.columns[c].slot, start = s.position[slot];  // of the frame before: complete since this frame's first kernel
     float* k_ring = keys + ((size_t)slot * heads + head) * ring * dim;
     float* v_ring = values + ((size_t)slot * heads + head) * ring * dim;
+    const int oldest = max(0, start - window + 1), n = start + STEPS - oldest;  // seen by any of the steps
+    const int spans = (n + SPAN - 1) / SPAN, first_row = oldest % ring;
+    auto fetch = [&](int t) {  // spans of keys, then those of values
+        const float* from = t < spans ? k_ring : v_ring;
+        const int first = (t < spans ? t : t - spans) * SPAN, quads = dim / 4;
+#pragma unroll 1
+        for (int i = tid; i < SPAN * quads && first + i / quads < n; i += CODEC_THREADS) {
+            const int r = i / quads, d = i % quads * 4, row = first_row + first + r;
+            copy16(rows + ((t & 1) * SPAN + r) * pitch + d, from + (size_t)(row < ring ? row : row - ring) * dim + d);
+        }
+    };
+    const bool early = n - STEPS >= SPAN;  // the first span is of earlier frames
+    if (early) fetch(0);
+#pragma unroll 1
+    for (int i = tid * 32; i < ring * dim; i += CODEC_THREADS * 32) prefetch(k_ring + i), prefetch(v_ring + i);
+    wait_prerequisites();
+#pragma unroll 1
     for (int i = tid; i < STEPS * dim / 2; i += CODEC_THREADS) {
         const int step = i / (dim / 2), j = i % (dim / 2), row = (start + step) % ring;
         const float* from = qkv + ((size_t)c * STEPS + step) * 3 * width + head * dim + j;
-        double sine, cosine;
-        sincos((start + step) * frequencies[j], &sine, &cosine);
-        float cs = (float)cosine, sn = (float)sine, a = __ldcg(from), b = __ldcg(from + dim / 2);
-        q[step * dim + j] = a * cs - b * sn, q[step * dim + j + dim / 2] = b * cs + a * sn;
+        const float2 turn = rope[(size_t)(start + step) * (dim / 2) + j];
+        float a = __ldcg(from), b = __ldcg(from + dim / 2);
+        q[step * dim + j] = a * turn.x - b * turn.y, q[step * dim + j + dim / 2] = b * turn.x + a * turn.y;
         a = __ldcg(from + width), b = __ldcg(from + width + dim / 2);
-        k_ring[row * dim + j] = a * cs - b * sn, k_ring[row * dim + j + dim / 2] = b * cs + a * sn;
+        k_ring[row * dim + j] = a * turn.x - b * turn.y, k_ring[row * dim + j + dim / 2] = b * turn.x + a * turn.y;
         v_ring[row * dim + j] = __ldcg(from + 2 * width), v_ring[row * dim + j + dim / 2] = __ldcg(from + 2 * width + dim / 2);
     }
     __syncthreads();
-    const int oldest = max(0, start - window + 1), n = start + STEPS - oldest;  // seen by any of the steps
-    const int lanes = dim / 4, d = tid % lanes * 4, first = tid / lanes;  // lanes that share a row of the ring
-    const int stride = PARTS / lanes, at_once = CODEC_THREADS / lanes, rounds = (n + at_once - 1) / at_once;
-#pragma unroll 4
-    for (int r = 0; r < rounds; r++) {
-        const int i = first + r * at_once, p = oldest + i;
-        float4 k = i < n ? *reinterpret_cast<const float4*>(k_ring + p % ring * dim + d) : make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            float4 u = *reinterpret_cast<const float4*>(q + step * dim + d);
-            float dot = fmaf(u.w, k.w, fmaf(u.z, k.z, fmaf(u.y, k.y, u.x * k.x)));
-            for (int o = lanes / 2; o; o >>= 1) dot += __shfl_xor_sync(ALL, dot, o);
-            const bool seen = p <= start + step && p > start + step - window;
-            if (i < n && d == 0) score[step * ring + i] = seen ? dot * rsqrtf((float)dim) : -INFINITY;
-        }
-    }
-    __syncthreads();
-    if (w < STEPS) {
-        float *mine = score + w * ring, m = -INFINITY, sum = 0;
-        for (int i = lane; i < n; i += 32) m = fmaxf(m, mine[i]);
-        for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(ALL, m, o));
-        for (int i = lane; i < n; i += 32) {
-            mine[i] = expf(mine[i] - m);
-            sum += mine[i];
-        }
-        sum = sum_lanes(sum);
-        if (lane == 0) total[w] = sum;
-    }
-    __syncthreads();
+    if (!early) fetch(0);
+    float sum[2] = {};  // of outputs tid and tid + 128
 #pragma unroll 1
-    for (int part = tid; part < PARTS; part += CODEC_THREADS) {  // the rows part / lanes, part / lanes + stride, ...
-        float4 o[STEPS] = {};
-#pragma unroll 8
-        for (int i = part / lanes; i < n; i += stride) {
-            float4 v = *reinterpret_cast<const float4*>(v_ring + (oldest + i) % ring * dim + d);
+    for (int t = 0; t < 2 * spans; t++) {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncthreads();  // this span is there, and everyone has used the one before
+        if (t + 1 < 2 * spans) fetch(t + 1);
+        const float* span = rows + (t & 1) * SPAN * pitch;
+        if (t < spans) {
+            const int r = tid >> 2, step = tid >> 1 & 1, half = tid & 1, i = t * SPAN + r, p = oldest + i;
+            float dot = 0;
+#pragma unroll 2
+            for (int d = half * 4; d < dim; d += 8) {
+                const float4 u = *reinterpret_cast<const float4*>(q + step * dim + d), k = *reinterpret_cast<const float4*>(span + r * pitch + d);
+                dot = fmaf(u.w, k.w, fmaf(u.z, k.z, fmaf(u.y, k.y, fmaf(u.x, k.x, dot))));
+            }
+            dot += __shfl_xor_sync(ALL, dot, 1);
+            const bool seen = p <= start + step && p > start + step - window;
+            if (i < n && half == 0) score[step * ring + i] = seen ? dot * rsqrtf((float)dim) : -INFINITY;
+            if (t + 1 < spans) continue;
+            __syncthreads();
+            if (w < STEPS) {
+                float *mine = score + w * ring, m = -INFINITY, all = 0;
+                for (int i = lane; i < n; i += 32) m = fmaxf(m, mine[i]);
+                for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(ALL, m, o));
+                for (int i = lane; i < n; i += 32) {
+                    mine[i] = expf(mine[i] - m);
+                    all += mine[i];
+                }
+                all = sum_lanes(all);
+                if (lane == 0) total[w] = all;
+            }
+        } else {
+            const int first = (t - spans) * SPAN, count = min(SPAN, n - first);
 #pragma unroll
-            for (int step = 0; step < STEPS; step++) {
-                float p = score[step * ring + i];
-                o[step].x = fmaf(p, v.x, o[step].x), o[step].y = fmaf(p, v.y, o[step].y);
-                o[step].z = fmaf(p, v.z, o[step].z), o[step].w = fmaf(p, v.w, o[step].w);
+            for (int j = 0; j < 2; j++) {
+                const int at = tid + j * CODEC_THREADS, step = at / dim, d = at % dim;
+                if (step >= STEPS) break;
+#pragma unroll 4
+                for (int r = 0; r < count; r++) sum[j] = fmaf(score[step * ring + first + r], span[r * pitch + d], sum[j]);
             }
         }
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) acc[step][part] = o[step];
     }
-    __syncthreads();
-    for (int i = tid; i < STEPS * dim; i += CODEC_THREADS) {
-        const int step = i / dim, at = i % dim;
-        const float* from = reinterpret_cast<const float*>(&acc[step][0]) + at;
-        float sum = 0;
-        for (int part = 0; part < stride; part++) sum += from[part * dim];
-        __stcg(y + ((size_t)c * STEPS + step) * width + head * dim + at, sum / total[step]);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int at = tid + j * CODEC_THREADS, step = at / dim;
+        if (step < STEPS) __stcg(y + ((size_t)c * STEPS + step) * width + head * dim + at % dim, sum[j] / total[step]);
     }
 }
 
@@ -258,7 +335,7 @@ struct Carry {
 // Grid: (carries + 1, columns); block: 128 threads. The last block of a column moves its stream's position on by `t`.
 // Dynamic shared memory: the largest `kept` floats.
 CODEC_KERNEL carry(const __grid_constant__ Streams s, const Carry* carries, int count, int t) {
-    extern __shared__ float kept_values[];
+    extern __shared__ __align__(16) float kept_values[];
     const int c = blockIdx.y;
     launch_dependents();
     wait_prerequisites();
@@ -270,14 +347,15 @@ CODEC_KERNEL carry(const __grid_constant__ Streams s, const Carry* carries, int 
     }
     const Carry a = carries[blockIdx.x];
     float* past = a.past + (size_t)slot * a.kept;
-#pragma unroll 8
-    for (int i = threadIdx.x; i < a.kept; i += CODEC_THREADS) {
-        int at = a.new_size + i;  // in past, then x
-        kept_values[i] = at < a.kept ? past[at] : __ldcg(a.x + (size_t)c * a.new_size + at - a.kept);
+#pragma unroll 4
+    for (int i = threadIdx.x * 4; i < a.kept; i += CODEC_THREADS * 4) {
+        const int at = a.new_size + i;  // in past, then x
+        copy16(kept_values + i, at < a.kept ? past + at : a.x + (size_t)c * a.new_size + at - a.kept);
     }
+    asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
-#pragma unroll 8
-    for (int i = threadIdx.x; i < a.kept; i += CODEC_THREADS) past[i] = kept_values[i];
+#pragma unroll 4
+    for (int i = threadIdx.x * 4; i < a.kept; i += CODEC_THREADS * 4) *reinterpret_cast<float4*>(past + i) = *reinterpret_cast<const float4*>(kept_values + i);
 }
 
 static_assert(sizeof(Streams) == 24 && sizeof(Rows) == 112 && sizeof(Carry) == 24, "as in codec.rs");
