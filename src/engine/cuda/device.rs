@@ -25,11 +25,12 @@ macro_rules! images {
     ($($name:literal),*) => { &[$(include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin"))),*] };
 }
 
-static KERNELS: &[&[u8]] = images!("layer", "wgmma", "frame", "head", "codec");
+static KERNELS: &[&[u8]] = images!("layer", "wgmma", "frame", "head", "head_wgmma", "codec");
 #[cfg(feature = "twins")]
-static READ_TWINS: &[&[u8]] = images!("layer.read", "wgmma.read", "frame.read", "head.read");
+static READ_TWINS: &[&[u8]] = images!("layer.read", "wgmma.read", "frame.read", "head.read", "head_wgmma.read");
 #[cfg(feature = "twins")]
-static COMPUTE_TWINS: &[&[u8]] = images!("layer.compute", "wgmma.compute", "frame.compute", "head.compute");
+static COMPUTE_TWINS: &[&[u8]] =
+    images!("layer.compute", "wgmma.compute", "frame.compute", "head.compute", "head_wgmma.compute");
 
 /// Which variant of the kernels to run (`kernels/twin.cuh`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -112,6 +112,7 @@ impl Probe {
         fill(self.decoder.logits(0), MAX_COLUMNS * config.audio_rows() * 4)?;
         fill(self.decoder.stop_terms(0), MAX_COLUMNS * self.stop_inner * 4)?;
         fill(self.normed.address(), MAX_COLUMNS * config.hidden_size * 4)?;
+        fill(self.decoder.stop_input, MAX_COLUMNS * config.hidden_size * 4)?;
         fill(self.decoder.residual(0), (SLOTS + MAX_COLUMNS) * config.hidden_size * 4)
     }
 
@@ -307,6 +308,11 @@ impl Probe {
         self.decoder.scores(self.on(), columns, self.normed.address(), None)?;
         let logits = self.read(self.decoder.logits(0), columns * self.config.audio_rows())?;
         Ok((logits, self.read(self.normed.address(), columns * self.config.hidden_size)?))
+    }
+
+    /// What the stop head's inner layer added up to, `[columns, inner]`, after [`Probe::scores`].
+    pub(crate) fn stop_terms(&self, columns: usize) -> Result<Vec<f32>> {
+        self.read(self.decoder.stop_terms(0), columns * self.stop_inner)
     }
 
     /// Chooses a token for column 0, slot 0 and row 0, from logits and the logit of P(stop); returns what came out, the column

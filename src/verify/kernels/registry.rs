@@ -45,6 +45,7 @@ pub const CUDA: &[&str] = &[
     "many_rows_16",
     "many_rows_4",
     "norm_columns",
+    "norm_head",
     "project_in_4",
     "project_in_4_deep",
     "project_in_8",
@@ -61,6 +62,8 @@ pub const CUDA: &[&str] = &[
     "project_out_wide",
     "round_columns",
     "scores",
+    "scores_wgmma_40",
+    "scores_wgmma_8",
     "take_frame",
     "upsample",
 ];

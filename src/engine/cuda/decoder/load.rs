@@ -48,6 +48,7 @@ impl Decoder {
             sequences: arena.zeros(slots * size_of::<Sequence>())?,
             out: arena.zeros(MAX_COLUMNS * size_of::<FrameOut>())?,
         };
+        let stop_input = arena.zeros(MAX_COLUMNS * config.hidden_size * 4)?;
         let deep = tuning.deep_rings;
         let mut decoder = Decoder {
             functions: functions(device, config, tuning)?,
@@ -59,6 +60,7 @@ impl Decoder {
             buffers,
             head,
             head_buffers,
+            stop_input,
             tiles: frame.tiles as usize,
             frame,
             blocks: device.multiprocessors,

@@ -88,6 +88,8 @@ pub struct Decoder {
     pub(super) buffers: Buffers,
     pub(super) head: Head,
     pub(super) head_buffers: HeadBuffers,
+    /// `[MAX_COLUMNS, hidden]` f32: what the stop head multiplies, where a kernel of its own makes it.
+    pub(super) stop_input: Address,
     frame: Frame,
     depth: [usize; 2],
     tuning: Tuning,

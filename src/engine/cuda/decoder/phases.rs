@@ -36,6 +36,7 @@ impl Decoder {
         match () {
             () if self.persists_choice(columns) => 2.0 / f64::from(self.head.quantizers),
             () if self.persists(columns) => 3.0,
+            () if self.scores_by_warpgroups(columns) => (self.layers.len() * 4 + 4) as f64,
             () if self.by_warpgroups(columns) => (self.layers.len() * 4 + 3) as f64,
             () => (self.layers.len() * 3 + 2) as f64,
         }
@@ -180,7 +181,7 @@ impl Decoder {
     }
 
     /// The codebook as the kernels take it: -1 for all rows.
-    fn phase(&self, codebook: Option<usize>) -> i32 {
+    pub(super) fn phase(&self, codebook: Option<usize>) -> i32 {
         codebook.filter(|_| self.phase_head()).map_or(-1, |codebook| codebook as i32)
     }
 
@@ -190,6 +191,9 @@ impl Decoder {
     /// # Errors
     /// [`Error::Device`].
     pub fn scores(&self, on: Queue<'_>, columns: usize, normed: Address, codebook: Option<usize>) -> Result<()> {
+        if self.scores_by_warpgroups(columns) {
+            return self.run_scores_by_warpgroups(on, columns, normed, codebook);
+        }
         for first in (0..columns).step_by(self.head_columns) {
             let count = self.head_columns.min(columns - first);
             let at = |address: Address, bytes: usize| address + (first * bytes) as u64;

@@ -1,10 +1,10 @@
-//! The products of a layer by warpgroups (`kernels/wgmma.cu`): several columns on compute capability 9.0.
+//! The products by warpgroups (`kernels/wgmma.cu`, of the head `kernels/head_wgmma.cu`): several columns on compute capability 9.0.
 
 #![allow(unsafe_code)]
 
-use super::super::device::{Device, Kernel, Queue, pointer};
-use super::super::kernels::{Buffers, Digits};
-use super::{Decoder, MAX_COLUMNS, RING_STEP, THREADS, pack};
+use super::super::device::{Device, Kernel, Launch, Queue, Start, pointer};
+use super::super::kernels::{Address, Buffers, Digits, HeadBuffers};
+use super::{Decoder, MAX_COLUMNS, RING_STEP, THREADS, WARPS, pack};
 use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::format::layout::GROUP;
@@ -16,10 +16,23 @@ struct Width {
     tiles: usize,
     depth: [usize; 2],
     slots: usize,
+    scores: Scores,
 }
 
-/// As in `wgmma.cu`.
-const WIDTHS: [Width; 2] = [Width { tiles: 2, depth: [6, 4], slots: 7 }, Width { tiles: 10, depth: [3, 4], slots: 3 }];
+/// The same of the head: tiles of weights that a warp has under way, n-tiles whose sums meet at a time, warps that do the stop head
+/// beside the others (with none it is done after the tiles).
+#[derive(Clone, Copy, Debug)]
+struct Scores {
+    depth: usize,
+    part: usize,
+    stop_warps: usize,
+}
+
+/// As in `wgmma.cu` and `head_wgmma.cu`.
+const WIDTHS: [Width; 2] = [
+    Width { tiles: 2, depth: [6, 4], slots: 7, scores: Scores { depth: 3, part: 2, stop_warps: 4 } },
+    Width { tiles: 10, depth: [3, 4], slots: 3, scores: Scores { depth: 1, part: 5, stop_warps: 0 } },
+];
 /// n-tiles that a vector of activations has places for.
 pub(super) const MOST_TILES: usize = MAX_COLUMNS.div_ceil(4 * WIDTHS[1].tiles) * WIDTHS[1].tiles;
 /// Blocks of `project_out` that share rows (`OUT_SPLITS`).
@@ -32,16 +45,20 @@ const DIGIT_BYTES: usize = 1024 + 32;
 const UNIT: usize = 64;
 /// Floats between two columns of 128 rows (`PITCH`).
 const PITCH: usize = 136;
+/// Columns of the stop head at a time (`STOP_COLUMNS`).
+const STOP_COLUMNS: usize = 8;
 /// Warpgroups of a block.
 const WARPGROUPS: usize = THREADS / 128;
 /// More than the fixed shared memory.
 const STATIC_BYTES: usize = 2 << 10;
 
-/// `project_in` and `project_out` of each width.
+/// `project_in`, `project_out` and the scores of each width, and the LayerNorm of the last.
 #[derive(Debug)]
 pub struct Kernels {
     project_in: [Kernel; 2],
     project_out: [Kernel; 2],
+    norm_head: Kernel,
+    scores: [Kernel; 2],
 }
 
 /// The kernels, where they fit: compute capability 9.0, and shared memory for the digits of the widest block.
@@ -53,13 +70,15 @@ pub fn kernels(device: &Device, config: &ModelConfig) -> Result<Option<Kernels>>
     let room = device.shared_bytes.saturating_sub(STATIC_BYTES);
     let input = WIDTHS.iter().map(|width| input_bytes(width, groups(config.hidden_size)));
     let whole_units = (config.query_size() + 2 * config.key_value_size()).is_multiple_of(UNIT);
-    let most = input.chain(WIDTHS.iter().map(output_bytes)).max().unwrap_or(0);
+    let scores = WIDTHS.iter().map(|width| scores_bytes(width, groups(config.hidden_size)));
+    let most = input.chain(WIDTHS.iter().map(output_bytes)).chain(scores).max().unwrap_or(0);
     if device.capability != (9, 0) || !whole_units || most > room {
         return Ok(None);
     }
     let project_in = device.kernels(["project_in_wgmma_8", "project_in_wgmma_40"])?;
     let project_out = device.kernels(["project_out_wgmma_8", "project_out_wgmma_40"])?;
-    Ok(Some(Kernels { project_in, project_out }))
+    let [norm_head, narrow, wide] = device.kernels(["norm_head", "scores_wgmma_8", "scores_wgmma_40"])?;
+    Ok(Some(Kernels { project_in, project_out, norm_head, scores: [narrow, wide] }))
 }
 
 /// Dynamic shared memory of a block: digits, then rings or the block's part of the MLP.
@@ -70,6 +89,13 @@ fn input_bytes(width: &Width, groups: usize) -> usize {
 
 fn output_bytes(width: &Width) -> usize {
     WARPGROUPS * width.slots * width.tiles * DIGIT_BYTES + width.depth[1] * RING_STEP
+}
+
+/// Digits, rings, sums that meet, and the stop head's input if it has a place of its own.
+fn scores_bytes(width: &Width, groups: usize) -> usize {
+    let Scores { depth, part, stop_warps } = width.scores;
+    let stop = if stop_warps > 0 { STOP_COLUMNS * groups * GROUP * 4 } else { 0 };
+    groups * width.tiles * DIGIT_BYTES + WARPS * depth * pack::INT8_TILE + part * 4 * UNIT * WARPGROUPS * 4 + stop
 }
 
 impl Decoder {
@@ -126,5 +152,38 @@ impl Decoder {
         let (columns_arg, early) = (columns as i32, i32::from(early));
         let (sizes, more) = ((grid, THREADS, output_bytes(width)), [pointer(&columns_arg), pointer(&early)]);
         self.launch(on, &kernels.project_out[index], layer, columns, sizes, &more)
+    }
+
+    /// True when warpgroups also make the scores of so many columns: of an int8 head.
+    pub(super) fn scores_by_warpgroups(&self, columns: usize) -> bool {
+        self.by_warpgroups(columns) && self.head.bf16 == 0
+    }
+
+    /// [`Decoder::scores`] by warpgroups, all columns at once, with the LayerNorm before it.
+    pub(super) fn run_scores_by_warpgroups(
+        &self,
+        on: Queue<'_>,
+        columns: usize,
+        normed: Address,
+        codebook: Option<usize>,
+    ) -> Result<()> {
+        let (Some(kernels), Some(index)) = (&self.functions.warpgroups, self.width(columns)) else { return Ok(()) };
+        let width = &WIDTHS[index];
+        let (digits, buffers) = (self.buffers(columns).hidden, HeadBuffers { normed, ..self.head_buffers });
+        let (columns_arg, phase) = (columns as i32, self.phase(codebook));
+        let mut arguments = vec![pointer(&self.head), pointer(&buffers), pointer(&digits), pointer(&self.stop_input)];
+        let norm = Launch { grid: [columns, 1, 1], block: THREADS, shared: 0, start: Start::Early };
+        // SAFETY: `norm_head` takes these; buffers hold MAX_COLUMNS columns, which no caller exceeds.
+        unsafe { on.launch(&kernels.norm_head, norm, &mut arguments)? };
+        arguments.extend([pointer(&columns_arg), pointer(&phase)]);
+        let launch = Launch {
+            // A block for every chunk of columns of the stop head, at least.
+            grid: [self.blocks.max(4 * width.tiles / STOP_COLUMNS), columns.div_ceil(4 * width.tiles), 1],
+            block: THREADS + 32 * width.scores.stop_warps,
+            shared: scores_bytes(width, self.shape.hidden as usize / GROUP),
+            start: Start::Early,
+        };
+        // SAFETY: the kernels of head_wgmma.cu take these and two integers; buffers as above.
+        unsafe { on.launch(&kernels.scores[index], launch, &mut arguments) }
     }
 }

@@ -24,4 +24,6 @@ DI void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
                  "r"(shared_address(b)) : "memory");
 }
+// Between what threads read or wrote and bulk copies of it or over it.
+DI void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 #endif

@@ -9,19 +9,6 @@ constexpr int HELD = 20;              // logits a thread holds: 20,480 rows
 
 // ---- scores ------------------------------------------------------------------------------------------------------------------
 
-// The tiles of one launch: all of the head, or of one codebook and the last tile, which holds `</audio>`.
-struct Tiles {
-    const Head& a;
-    int phase;  // the codebook, or -1
-    __device__ int count() const { return phase >= 0 ? a.phase_tiles + 1 : a.row_of ? a.quantizers * a.phase_tiles + 1 : (a.count + ROWS - 1) / ROWS; }
-    __device__ int tile(int i) const { return phase < 0 ? i : i < a.phase_tiles ? phase * a.phase_tiles + i : a.quantizers * a.phase_tiles; }
-    // Row of the head, or -1.
-    __device__ int row(int i, int within) const {
-        int at = tile(i) * ROWS + within;
-        return a.row_of ? a.row_of[at] : at < a.count ? at : -1;
-    }
-};
-
 // Grid: any number of blocks; block: 512 threads; at most 8 columns. `phase`: see Tiles. Rows of the stop head are dealt to the blocks one by one,
 // tiles of 16 rows of the audio head likewise; `round` tiles' partial sums fit the shared memory. Dynamic shared memory: h
 // [columns][hidden] floats, words [n-tiles][groups][256], scales [n-tiles][groups][4], part [round][groups][columns][16] floats.
@@ -134,6 +121,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) scores(const __grid_con
     __syncthreads();
     for (int row = blockIdx.x + w * blocks; row < a.inner; row += WARPS * blocks)
         for (int c = 0; c < columns; c += 4) stop_row(a, b.stop + (size_t)c * a.inner, min(4, columns - c), h + c * a.hidden, row, lane);
+}
+
+// The last LayerNorm of several columns for the kernels of head_wgmma.cu. Block c does column c: it leaves digits in `hidden`, the stop head's LayerNorm in
+// `stop_in` [columns][hidden], and the normed state where b.normed says. 512 threads. As norm_columns it goes through its arithmetic once before it waits, for
+// nobody; the kernels after it may begin at once, because they read nothing of other kernels before they have waited for this one.
+extern "C" __global__ void __launch_bounds__(THREADS, 3) norm_head(const __grid_constant__ Head a, const __grid_constant__ HeadBuffers b,
+                                                                   const __grid_constant__ Digits hidden, float* stop_in) {
+    __shared__ float2 moments[WARPS], normed_moments[WARPS];
+    const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = hidden.groups, at = w * GROUP + lane * 4;
+    launch_dependents();
+    const float4 weight = w < groups ? __ldg(reinterpret_cast<const float4*>(a.norm + at)) : make_float4(0, 0, 0, 0);
+    int4 column = {};
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++) {
+        const bool real = turn == 1;
+        if (real) {
+            wait_prerequisites();
+            column = __ldcg(reinterpret_cast<const int4*>(b.columns + c));
+            if (!column.z) return;
+        }
+        float v[4];
+        if (w < groups) {
+            load4(b.x + (size_t)column.w * a.hidden + at, v);
+            const float2 m = group_moments(v);
+            if (lane == 0) moments[w] = m;
+        }
+        __syncthreads();
+        if (w < groups) {
+            normalize_by(v, join_moments(moments, groups, a.eps), weight);
+            const int to = digit_tile(hidden, c, w);
+            store_digits(v, hidden.words + to * FRAGMENT, hidden.scales + to * 4, c & 3, lane, hidden.beside, real);
+            if (real && b.normed) __stcg(reinterpret_cast<float4*>(b.normed + (size_t)c * a.hidden + at), make_float4(v[0], v[1], v[2], v[3]));
+            const float2 m = group_moments(v);
+            if (lane == 0) normed_moments[w] = m;
+        }
+        __syncthreads();
+        if (w < groups) {
+            const float4 stop = stop_input(a, v, join_moments(normed_moments, groups, STOP_EPS), at);
+            if (real) __stcg(reinterpret_cast<float4*>(stop_in + (size_t)c * a.hidden + at), stop);
+        }
+    }
 }
 
 // ---- the choice ----------------------------------------------------------------------------------------------------------------

@@ -53,6 +53,19 @@ struct FrameOut {
     uint32_t code[FRAME];
 };
 
+// The tiles of one launch: all of the head, or of one codebook and the last tile, which holds `</audio>`.
+struct Tiles {
+    const Head& a;
+    int phase;  // the codebook, or -1
+    __device__ int count() const { return phase >= 0 ? a.phase_tiles + 1 : a.row_of ? a.quantizers * a.phase_tiles + 1 : (a.count + ROWS - 1) / ROWS; }
+    __device__ int tile(int i) const { return phase < 0 ? i : i < a.phase_tiles ? phase * a.phase_tiles + i : a.quantizers * a.phase_tiles; }
+    // Row of the head, or -1.
+    __device__ int row(int i, int within) const {
+        int at = tile(i) * ROWS + within;
+        return a.row_of ? a.row_of[at] : at < a.count ? at : -1;
+    }
+};
+
 constexpr float STOP_EPS = 1e-5f;  // of the stop head's LayerNorm
 
 // The stop head's LayerNorm of four columns of the normed hidden state, from `at` on; `stat`: its moments, joined.
@@ -60,6 +73,13 @@ DI float4 stop_input(const Head& a, const float (&v)[4], float2 stat, int at) {
     const float4 norm = __ldg(reinterpret_cast<const float4*>(a.stop_norm + at)), bias = __ldg(reinterpret_cast<const float4*>(a.stop_norm_bias + at));
     return make_float4(__fmaf_rn((v[0] - stat.x) * stat.y, norm.x, bias.x), __fmaf_rn((v[1] - stat.x) * stat.y, norm.y, bias.y),
                        __fmaf_rn((v[2] - stat.x) * stat.y, norm.z, bias.z), __fmaf_rn((v[3] - stat.x) * stat.y, norm.w, bias.w));
+}
+
+// What a row of the stop head's inner layer adds to the logit of P(stop): gelu(sum + bias) * down.
+DI float stop_term(const Head& a, int row, float sum) {
+    const float z = sum + a.stop_up_bias[row];
+    const float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
+    return gelu * a.stop_down[row];
 }
 
 // One row of the stop head's inner layer for `columns` columns, at most 4; a whole warp calls it. `h`: their `stop_input` in shared
@@ -83,9 +103,8 @@ DI void stop_row(const Head& a, float* to, int columns, const float* h, int row,
 #pragma unroll 1
     for (int c = 0; c < columns; c++) {
         float z = c == 0 ? sum[0] : c == 1 ? sum[1] : c == 2 ? sum[2] : sum[3];
-        z = sum_lanes(z) + a.stop_up_bias[row];
-        const float gelu = 0.5f * z * (1.f + erff(z * 0.70710678118654752f));
-        if (lane == 0) __stcg(to + (size_t)c * a.inner + row, gelu * a.stop_down[row]);
+        z = stop_term(a, row, sum_lanes(z));
+        if (lane == 0) __stcg(to + (size_t)c * a.inner + row, z);
     }
 }
 

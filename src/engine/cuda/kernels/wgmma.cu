@@ -14,8 +14,6 @@
 #include "wgmma.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr int UNIT_TILES = 4;   // row tiles of a warpgroup
-constexpr int WARPGROUPS = 4;   // of a block
 constexpr int PITCH = 136;      // floats between two columns of 128 rows in shared memory, against bank conflicts
 constexpr int UNIT_PITCH = 72;  // of 64 rows
 
@@ -66,14 +64,6 @@ template <bool ALONE, int TILES> DI void fold_group(const Tile4& t, const uint32
         fold_tiles<ALONE, 0, TILES>(a, w, w8, words, scales, lane, count, p);
     }
 }
-
-// Copies `groups` groups of digits and their scales, from group `from` on, to shared memory; one lane calls it.
-template <int TILES> DI void copy_digits(const Digits& d, int block, int from, int groups, uint32_t* words, float2* scales, uint64_t* there) {
-    const size_t at = ((size_t)block * d.groups + from) * TILES;
-    bulk_copy(words, d.words + at * FRAGMENT, groups * TILES * FRAGMENT * 4, there);
-    bulk_copy(scales, d.scales + at * 4, groups * TILES * 4 * 8, there);
-}
-constexpr int DIGIT_BYTES = FRAGMENT * 4 + 4 * 8;  // of an n-tile and group, with its scales
 
 // Grid: (intermediate / 128 blocks for gate and up, then blocks for keys, values and queries; blocks of columns); block: 512 threads.
 // A block of the first kind makes one group of the MLP and rounds it; units of 64 rows of keys, values and queries are dealt to the
@@ -168,9 +158,6 @@ DI void warpgroup_sync(int warpgroup) {
         default: asm volatile("bar.sync 4, 128;" ::: "memory"); break;
     }
 }
-// Between what threads wrote to global memory and bulk copies of it.
-DI void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
 // Grid: (4 * hidden / 64, blocks of columns); block: 512 threads. Leaves sums of o_proj(attention) and down_proj(inner) in `out_partial`: four
 // blocks share 64 rows; warpgroup j of block r multiplies the groups 4r + j and every 16th from there, whose partial sums are those
 // of warp 4r + j in layer.cu. `early`: attend was launched right before; it tells when project_in is complete, and down_proj is

@@ -74,8 +74,8 @@ fn run_engine(judge: &mut Judge<'_>, ordinal: usize, head_dim: usize) -> Result<
         let options = Options { ordinal, slots, positions: model::POSITIONS, tuning, ..Options::default() };
         Ok(Box::new(CudaEngine::open(export, &options)?) as Box<dyn Engine>)
     };
-    model::judge_scores(judge, head_dim, FORWARD_TOLERANCE, &|export, slots| open(export, slots, true))?;
     for plain in [true, false] {
+        model::judge_scores(judge, head_dim, FORWARD_TOLERANCE, &|export, slots| open(export, slots, plain))?;
         for company in COMPANIES {
             model::judge_decode(judge, head_dim, company, &|export, slots| open(export, slots, plain))?;
         }
