@@ -29,13 +29,14 @@ const BESIDE_BYTES: usize = codec::BLOCK_BYTES + 1024;
 /// Columns of the kernel.
 const COLUMNS: usize = 1;
 
-/// The kernel, where it fits: compute capability 9.0 (setmaxnreg, bulk copies), a multiprocessor for every 16 rows of the hidden
-/// state, and a head_dim of 128.
+/// The kernel, where it fits: compute capability 9.0 (setmaxnreg, bulk copies, clusters of two), an even number of multiprocessors, one for every
+/// 16 rows of the hidden state, and a head_dim of 128.
 ///
 /// # Errors
 /// [`crate::Error::Device`].
 pub fn kernel(device: &Device, config: &ModelConfig) -> Result<Option<Kernel>> {
-    let fits = device.capability == (9, 0) && config.hidden_size / pack::ROWS <= device.multiprocessors;
+    let fits = device.capability == (9, 0) && device.multiprocessors.is_multiple_of(2);
+    let fits = fits && config.hidden_size / pack::ROWS <= device.multiprocessors;
     if !fits || config.head_dim != 128 {
         return Ok(None);
     }

@@ -24,6 +24,21 @@ DI void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
                  "r"(shared_address(b)) : "memory");
 }
+// ---- clusters of blocks
+// Where `p`, an address in this block's shared memory, lies in that of the block of this rank.
+DI uint32_t address_in(const void* p, int rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+    return there;
+}
+// Writes to another block's shared memory and counts the bytes at its barrier.
+DI void send(uint32_t to, uint2 v, uint32_t barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(v.x), "r"(v.y), "r"(barrier) : "memory");
+}
+DI void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 // Between what threads read or wrote and bulk copies of it or over it.
 DI void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 #endif

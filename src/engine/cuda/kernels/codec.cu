@@ -132,13 +132,24 @@ template <int R> DI void few_rows(const Streams& s, const Rows& a, int columns) 
                 __syncthreads();
                 if (a.norm) {
                     for (int r = w; r < count; r += CODEC_WARPS) {
-                        float* row = tile + r * size;
+                        float4* row = reinterpret_cast<float4*>(tile + r * size);
                         float total = 0, squares = 0;
-                        for (int i = lane; i < size; i += 32) total += row[i];
+#pragma unroll 1
+                        for (int i = lane; i < quads; i += 32) total += (row[i].x + row[i].y) + (row[i].z + row[i].w);
                         const float mean = sum_lanes(total) / size;
-                        for (int i = lane; i < size; i += 32) squares = fmaf(row[i] - mean, row[i] - mean, squares);
+#pragma unroll 1
+                        for (int i = lane; i < quads; i += 32) {
+                            const float4 v = row[i];
+                            squares = fmaf(v.x - mean, v.x - mean, squares), squares = fmaf(v.y - mean, v.y - mean, squares);
+                            squares = fmaf(v.z - mean, v.z - mean, squares), squares = fmaf(v.w - mean, v.w - mean, squares);
+                        }
                         const float inverse = 1.f / sqrtf(sum_lanes(squares) / size + a.eps);
-                        for (int i = lane; i < size; i += 32) row[i] = (row[i] - mean) * inverse * a.norm[i] + a.norm_bias[i];
+#pragma unroll 1
+                        for (int i = lane; i < quads; i += 32) {
+                            const float4 v = row[i], g = __ldg(reinterpret_cast<const float4*>(a.norm) + i), b = __ldg(reinterpret_cast<const float4*>(a.norm_bias) + i);
+                            row[i] = make_float4((v.x - mean) * inverse * g.x + b.x, (v.y - mean) * inverse * g.y + b.y, (v.z - mean) * inverse * g.z + b.z,
+                                                 (v.w - mean) * inverse * g.w + b.w);
+                        }
                     }
                     __syncthreads();
                 }

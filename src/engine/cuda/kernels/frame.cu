@@ -88,6 +88,7 @@ template <int C, int D> struct __align__(128) Shared {
     Column columns[C];
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], summed[MOST_TILES];
     uint64_t begun;           // consumers have the layer's input
+    uint64_t peer[CONSUMERS]; // what the other block of the cluster rounds for a warp is there
     int n_qkv, n_in, n_head;  // this block's tiles
 };
 
@@ -359,28 +360,45 @@ template <int C, int D> DI void leave_mlp(const Block<C, D>& k, int c, int tile,
 }
 
 // ---- consumers ---------------------------------------------------------------------------------------------------------------
-// Folds down_proj with one column's activations that each warp copies and rounds for itself; the digits replace the values.
+// Folds down_proj with one column's activations, which a warp copies and rounds; the digits replace the values. The two blocks of a cluster
+// each round every other group of a warp and send its digits to the other.
+constexpr int SENT = 64 * 4 + 8;  // bytes of a column's digits in a group, and of their scales
 template <int C, int D, class WaitFor, class Take> DI void fold_own(const Block<C, D>& k, int w, int lane, WaitFor wait_for, Take take, float (&p)[2]) {
     const int n = (k.down() + CONSUMERS - 1) / CONSUMERS;  // packets, and groups of a warp
     float2* scales = k.scales() + w * n;
     uint32_t* own = k.words() + w * n * GROUP;
+    uint64_t* arrived = k.m().peer + w;
+    const int rank = blockIdx.x & 1, stride = (int)(blockIdx.x | 1) < k.row_tiles() ? 2 : 1;  // 1 where the other block has no rows
 #pragma unroll 1
     for (int part = 0; part < 2; part++) {
-        const int from = part ? k.f.early_packets : 0, to = part ? n : k.f.early_packets;
+        const int from = part ? k.f.early_packets : 0, to = min(part ? n : k.f.early_packets, (k.down() - w + CONSUMERS - 1) / CONSUMERS);  // this warp's
+        const int first = stride == 1 ? from : from + ((from ^ rank) & 1);
         wait_for(part ? MLP : MLP_FIRST);
-        auto mine = [&](int j) { return w + j * CONSUMERS < k.down(); };
+        if (stride == 2 && lane == 0) barrier_expect(arrived, max(0, to - from - max(0, to - first + 1) / 2) * SENT);
 #pragma unroll 1
-        for (int j = from; j < to && mine(j); j++) copy16(own + j * GROUP + lane * 4, k.b.mlp + (w + j * CONSUMERS) * GROUP + lane * 4);
+        for (int j = first; j < to; j += stride) copy16(own + j * GROUP + lane * 4, k.b.mlp + (w + j * CONSUMERS) * GROUP + lane * 4);
         asm volatile("cp.async.wait_all;" ::: "memory");
-#pragma unroll 3
-        for (int j = from; j < to && mine(j); j++) {
+#pragma unroll 2
+        for (int j = first; j < to; j += stride) {
             const float4 t = *reinterpret_cast<const float4*>(own + j * GROUP + lane * 4);
             const float v[4] = {t.x, t.y, t.z, t.w};
             store_digits(v, own + j * GROUP, scales + j, 0, lane);
         }
         __syncwarp();
+        if (stride == 2) {
+            const uint32_t there = address_in(arrived, rank ^ 1);
 #pragma unroll 1
-        for (int j = from; j < to; j++) {
+            for (int j = first; j < to; j += stride) {
+                const uint32_t* digits = own + j * GROUP + lane * 2;
+                send(address_in(digits, rank ^ 1), *reinterpret_cast<const uint2*>(digits), there);
+                if (lane == 0) send(address_in(scales + j, rank ^ 1), *reinterpret_cast<const uint2*>(scales + j), there);
+            }
+            barrier_wait(arrived, part);  // two waits a layer, so the part is the parity
+            __syncwarp();
+        }
+        auto mine = [&](int j) { return j < to; };
+#pragma unroll 1
+        for (int j = from; j < (part ? n : k.f.early_packets); j++) {
             uint32_t y[8];
             load_fragment(own + j * GROUP, lane, mine(j) ? 1 : 0, y);
             const float2 sy = mine(j) && (lane & 3) == 0 ? scales[j] : make_float2(0, 0);
@@ -768,7 +786,7 @@ template <int C, int D> DI void finish(const Block<C, D>& k, int which, int lane
 }
 
 // ---- the kernel --------------------------------------------------------------------------------------------------------------
-// Grid: one block a multiprocessor, all resident (cooperative launch), at least hidden / 16; block: 768 threads. At most C columns.
+// Grid: one block a multiprocessor, an even number, all resident (cooperative launch), at least hidden / 16; block: 768 threads. At most C columns.
 template <int C, int D> DI void run(const Block<C, D>& k) {
     Shared<C, D>& m = k.m();
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -778,12 +796,13 @@ template <int C, int D> DI void run(const Block<C, D>& k) {
         for (int i = 0; i < k.f.slots; i++) barrier_init(m.full + i, 1), barrier_init(m.empty + i, CONSUMERS);
         for (int i = 0; i < MOST_TILES; i++) barrier_init(m.summed + i, CONSUMERS);
         barrier_init(&m.begun, CONSUMERS);
+        for (int i = 0; i < CONSUMERS; i++) barrier_init(m.peer + i, 1);
         barriers_ready();
     }
     if (threadIdx.x < k.columns()) m.columns[threadIdx.x] = k.b.columns[threadIdx.x];
     for (int i = threadIdx.x; i < k.f.count * (int)sizeof(Layer) / 8; i += BLOCK)
         reinterpret_cast<uint64_t*>(frame_shared + k.f.layers_at)[i] = reinterpret_cast<const uint64_t*>(k.f.layers)[i];
-    __syncthreads();
+    cluster_sync();  // the other block sends only what finds its barriers ready
     // A block of 768 threads is given 80 registers a thread: 480 for six times four warps, dealt as the roles need them.
     if (w < FIRST_OF_TEAM) {
         consume(k, w, lane);
@@ -803,12 +822,14 @@ template <int C, int D> DI void run(const Block<C, D>& k) {
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define PAIRS __cluster_dims__(2)
 #define BODY(C, D) run<C, D>({s, b, f, h, hb});
 #else
+#define PAIRS
 #define BODY(C, D)  // launched on compute capability 9.0 only
 #endif
 #define KERNEL(C, D)                                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(BLOCK, 1) frame_##C##_##D(const __grid_constant__ Shape s, const __grid_constant__ Buffers b,  \
+    extern "C" __global__ void PAIRS __launch_bounds__(BLOCK, 1) frame_##C##_##D(const __grid_constant__ Shape s, const __grid_constant__ Buffers b,  \
                                                                            const __grid_constant__ Frame f, const __grid_constant__ Head h,     \
                                                                            const __grid_constant__ HeadBuffers hb) {                            \
         BODY(C, D)                                                                                                                          \
