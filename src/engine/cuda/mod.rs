@@ -120,7 +120,7 @@ struct Sounding {
 
 /// Graphs for one number of columns.
 struct Graphs {
-    /// Columns in, 8 tokens, outputs to the host.
+    /// 8 tokens; the columns move on with them.
     tokens: Graph,
     /// The pass of the eighth token.
     tail: Graph,
@@ -143,6 +143,8 @@ pub struct CudaEngine {
     slots: Vec<Slot>,
     voices: Vec<Voice>,
     sounding: Option<Sounding>,
+    /// The slots whose columns are on the device, each where its last frame ended.
+    placed: Vec<usize>,
     embedding: Int8Matrix,
     normed: Memory,
     columns: Pinned<Column>,
@@ -207,6 +209,7 @@ impl CudaEngine {
             slots: vec![Slot::Free; slots],
             voices: vec![Voice::default(); slots],
             sounding: None,
+            placed: Vec::new(),
             embedding: export.embedding.clone(),
             stop_bias: export.stop.down_bias,
             info,
@@ -234,7 +237,6 @@ impl CudaEngine {
         let (device, decoder, quantizers) = (&self.device, &self.decoder, self.info.config.num_quantizers);
         let out_bytes = columns * size_of::<FrameOut>();
         let tokens = device.capture(&self.main, || {
-            device.write(&self.main, decoder.columns(), &self.columns[..columns])?;
             device.fill(&self.main, decoder.out(), 0, out_bytes)?;
             if decoder.persists_choice(columns) {
                 decoder.choices(self.main(), quantizers)?;
@@ -247,7 +249,7 @@ impl CudaEngine {
                     }
                 }
             }
-            device.read_into(&self.main, decoder.out(), &self.out, columns)
+            Ok(())
         })?;
         let tail = device.capture(&self.main, || decoder.forward(self.main(), columns, reach))?;
         let codec = match &self.codec {
@@ -286,6 +288,7 @@ impl CudaEngine {
     /// Uploads one chunk of a prompt: its embedding rows and its columns. Waits for what used the staging memory before.
     fn stage(&mut self, slot: usize, tokens: &[u32], first: usize) -> Result<()> {
         self.device.synchronize(&self.main)?;
+        self.placed.clear();
         let hidden = self.info.config.hidden_size;
         for (i, &id) in tokens.iter().enumerate() {
             let scale = self.embedding.scale[id as usize].to_f32();
@@ -299,18 +302,38 @@ impl CudaEngine {
         self.device.write(&self.main, self.decoder.columns(), &self.columns[..tokens.len()])
     }
 
-    /// Starts the codec on the frame of `running` when its last token is chosen. `main` overwrites what it made of it only after
-    /// the codec has taken it.
-    fn sound(&self, running: &[usize], tokens: &Event) -> Result<Option<Sounding>> {
+    /// Puts the columns of `running` onto the device, unless the frame before left them there.
+    fn place(&mut self, running: &[usize]) -> Result<()> {
+        if self.placed == running {
+            return Ok(());
+        }
+        // Nothing under way reads the pinned columns any more: a prompt's pieces and the tokens of a frame are waited for.
+        for (column, &slot) in self.columns.iter_mut().zip(running) {
+            let Slot::Running(position) = self.slots[slot] else { continue };
+            *column = Column { slot: slot as i32, position: position as i32, live: 1, row: slot as i32 };
+        }
+        self.placed = running.to_vec();
+        self.device.write(&self.main, self.decoder.columns(), &self.columns[..running.len()])
+    }
+
+    /// When `tokens` are chosen, what the columns of `running` made goes to the host, which is the event returned, and to the codec. `main`
+    /// overwrites it only after that.
+    fn hand_over(&mut self, running: &[usize], tokens: &Event) -> Result<Event> {
+        let (device, side) = (&self.device, &self.side);
+        device.stream_wait(side, tokens)?;
+        device.read_into(side, self.decoder.out(), &self.out, running.len())?;
+        let told = device.event(side, false)?;
+        if let Some(codec) = &self.codec {
+            codec.take(self.side(), running.len(), &self.decoder)?;
+        }
+        device.stream_wait(&self.main, &device.event(side, false)?)?;
         let graph = running.len().checked_sub(1).and_then(|index| self.graphs.get(index)?.codec.as_ref());
-        let (Some(codec), Some(graph)) = (&self.codec, graph) else { return Ok(None) };
-        self.device.stream_wait(&self.side, tokens)?;
-        codec.take(self.side(), running.len(), &self.decoder)?;
-        let taken = self.device.event(&self.side, false)?;
-        self.device.stream_wait(&self.main, &taken)?;
-        self.device.replay(graph)?;
-        let slots = running.iter().copied().map(Some).collect();
-        Ok(Some(Sounding { done: self.device.event(&self.side, false)?, slots }))
+        if let Some(graph) = graph {
+            device.replay(graph)?;
+            let slots = running.iter().copied().map(Some).collect();
+            self.sounding = Some(Sounding { done: device.event(side, false)?, slots });
+        }
+        Ok(told)
     }
 
     /// Waits for the codec and gives its samples to their slots.
@@ -461,16 +484,11 @@ impl Engine for CudaEngine {
     /// Samples come a step later than their tokens, because the codec works beside the next frame; a slot's first frame and its last
     /// are waited for.
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
-        let mut running = Vec::with_capacity(self.slots.len());
-        // Nothing under way reads the pinned columns any more: a prompt's pieces and the tokens of a frame are waited for.
-        for (slot, state) in self.slots.iter().enumerate() {
-            if let Slot::Running(position) = *state {
-                self.columns[running.len()] =
-                    Column { slot: slot as i32, position: position as i32, live: 1, row: slot as i32 };
-                running.push(slot);
-            }
-        }
+        let slots = self.slots.iter().enumerate();
+        let running: Vec<usize> =
+            slots.filter(|(_, state)| matches!(state, Slot::Running(_))).map(|(slot, _)| slot).collect();
         let Some(index) = running.len().checked_sub(1) else { return Ok(()) };
+        self.place(&running)?;
         let hurries = self.codec.is_some() && running.iter().any(|&slot| !self.voices[slot].has_begun);
         self.device.replay(&self.graphs[index].tokens)?;
         let tokens = self.device.event(&self.main, false)?;
@@ -478,7 +496,7 @@ impl Engine for CudaEngine {
             self.device.replay(&self.graphs[index].tail)?;
         }
         self.hear()?;
-        self.sounding = self.sound(&running, &tokens)?;
+        let told = self.hand_over(&running, &tokens)?;
         if hurries {
             // The codec would be slow beside the persistent kernel.
             if let Some(sounding) = self.sounding.as_ref().filter(|_| self.decoder.persists(running.len())) {
@@ -486,7 +504,7 @@ impl Engine for CudaEngine {
             }
             self.device.replay(&self.graphs[index].tail)?;
         }
-        self.device.wait(&tokens)?;
+        self.device.wait(&told)?;
         let out = &self.out[..running.len()];
         if let Some(sounding) = &mut self.sounding {
             let columns = sounding.slots.iter_mut().zip(out);
