@@ -122,8 +122,10 @@ impl Decoder {
         let early = i32::from(reach.decodes && self.by_warpgroups(columns));
         let (heads, kv_heads) = (self.shape.heads as usize, self.shape.kv_heads as usize);
         let items = kv_heads * (heads / kv_heads).div_ceil(ITEM_HEADS);
-        // While slots decode, `project_out` begins when all of these blocks have, beside them: no more than find room at once.
-        let most = if reach.decodes { 2 * self.blocks / (items * columns) } else { MAX_CHUNKS };
+        // While slots decode, `project_out` begins when all of these blocks have, beside them: no more than find room at once. Many
+        // columns have so much to read that more blocks are worth the delay.
+        let blocks = if columns > NARROW_COLUMNS { 4 } else { 2 } * self.blocks;
+        let most = if reach.decodes { blocks / (items * columns) } else { MAX_CHUNKS };
         let chunks = reach.positions.div_ceil(SPAN).min(most).clamp(1, MAX_CHUNKS);
         let sizes = ([items, columns, chunks], 128, 0);
         self.launch(on, &self.functions.attend, layer, columns, sizes, &[pointer(&early)])
