@@ -226,6 +226,40 @@ fn slots_sound_the_same_alone_and_together() {
     }
 }
 
+/// The codec works beside the next frame: samples that it still has when their slot is held, or given up for another request, are
+/// kept, or nobody's.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn held_and_abandoned_slots_hear_only_themselves() {
+    let export = demo();
+    let prompt = ids(&golden("fixtures/demo"), "prompt.1.ids");
+    let [first, held, abandoned, next] =
+        [(72, 1), (64, 2), (80, 3), (48, 4)].map(|(new, seed)| request(&prompt, new, seed));
+    let mut alone = open(&export, 1, 1024);
+    let [of_first, of_held, of_next] = [first, held, next].map(|request| speak(&mut alone, 0, &request));
+    let mut engine = open(&export, 3, 1024);
+    let mut made = vec![Made::default(); 3];
+    for (slot, request) in [first, held, abandoned].iter().enumerate() {
+        engine.start(slot, request).unwrap();
+    }
+    let frames = |engine: &mut CudaEngine, made: &mut [Made], most: usize| {
+        for _ in 0..most {
+            engine.step(&mut |step| made[step.slot].take(&step)).unwrap();
+        }
+    };
+    frames(&mut engine, &mut made, 3);
+    engine.hold(1, true);
+    engine.reset(2);
+    engine.start(2, &next).unwrap();
+    made[2] = Made::default();
+    frames(&mut engine, &mut made, 3);
+    engine.hold(1, false);
+    frames(&mut engine, &mut made, 10);
+    for (slot, expected) in [of_first, of_held, of_next].iter().enumerate() {
+        assert!(expected.end.is_some() && made[slot] == *expected, "slot {slot}: {} samples", made[slot].pcm.len());
+    }
+}
+
 /// One persistent kernel and a launch a phase, with any rings, give the same tokens and samples.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

@@ -273,14 +273,16 @@ impl Codec {
     /// # Errors
     /// [`Error::Device`].
     pub fn frame(&self, on: Queue<'_>, columns: usize) -> Result<()> {
+        // What begins early and waits takes its room from the model's kernels, which several columns need.
+        let early = if columns == 1 { Start::Early } else { Start::InOrder };
         for (index, step) in self.steps.iter().enumerate() {
-            let start = if index == 0 { Start::InOrder } else { Start::Early };
+            let start = if index == 0 { Start::InOrder } else { early };
             self.run(on, step, columns, start)?;
         }
         let (count, t) = (self.carry_count as i32, UPSAMPLING as i32);
         let most = self.past.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let arguments = [pointer(&self.streams), pointer(&self.carries), pointer(&count), pointer(&t)];
-        self.launch(on, &self.carry, [self.carry_count + 1, columns, 1], most, &arguments, Start::Early)
+        self.launch(on, &self.carry, [self.carry_count + 1, columns, 1], most, &arguments, early)
     }
 
     fn launch(
