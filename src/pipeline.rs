@@ -315,6 +315,7 @@ mod tests {
             positions,
             samples_per_frame: 1920,
             sample_rate_hz: 24_000,
+            steps_late: 0,
             audio_ids: Vec::new(),
         }
     }

@@ -146,6 +146,8 @@ pub struct Info {
     pub samples_per_frame: usize,
     /// Samples a second; 0 without a codec.
     pub sample_rate_hz: usize,
+    /// Steps by which samples may come after their tokens ([`Step`]), but for a slot's first and last.
+    pub steps_late: usize,
     /// Token id of each row of `Scores::logits`.
     pub audio_ids: Vec<u32>,
 }

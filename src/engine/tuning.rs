@@ -102,6 +102,7 @@ impl Tuning {
         card.capability == HOPPER
             && card.shared_bytes >= HOPPER_SHARED_BYTES
             && card.multiprocessors >= PERSISTENT_MULTIPROCESSORS
+            && card.multiprocessors.is_multiple_of(2) // its blocks come in pairs
     }
 
     fn can_be_deep(card: Card) -> bool {

@@ -234,9 +234,10 @@ impl Worker {
     }
 
     /// Reads pieces of prompts, the earliest request first: at least one, and while others speak no more than the frame
-    /// period has room for. Whether any was read.
+    /// period has room for, or half of it where samples come a step late. Whether any was read.
     fn read_prompts(&mut self, begun: Instant, others_speak: bool) -> Result<bool> {
         let mut read = false;
+        let room = self.period / (1 + self.engine.info().steps_late as u32);
         loop {
             let unread = self.slots.iter().enumerate().filter_map(|(slot, speaker)| {
                 let speaker = speaker.as_ref().filter(|speaker| !speaker.prompt_is_read)?;
@@ -244,7 +245,7 @@ impl Worker {
             });
             let Some((_, slot)) = unread.min() else { break };
             let expected = begun.elapsed() + self.piece_took + self.frame_took;
-            if read && others_speak && expected > self.period {
+            if read && others_speak && expected > room {
                 break;
             }
             let piece = Instant::now();

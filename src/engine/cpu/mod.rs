@@ -132,6 +132,7 @@ impl CpuEngine {
             positions,
             samples_per_frame: codec.as_ref().map_or(0, |(decoder, _)| decoder.samples_per_frame()),
             sample_rate_hz: export.codec.as_ref().map_or(0, |codec| codec.config.sampling_rate),
+            steps_late: 0,
             audio_ids: export.audio_ids.clone(),
             config,
         };

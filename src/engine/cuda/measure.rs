@@ -1,6 +1,6 @@
 //! What a benchmark asks of the device: times of single kernels and of the codec, rates and use of the memory.
 
-use super::codec::Codec;
+use super::codec::{self, Codec};
 use super::decoder::Reach;
 use super::device::{Event, Graph, Variant};
 use super::kernels::{Column, FrameOut, Sequence};
@@ -22,7 +22,9 @@ struct Work {
 }
 
 impl CudaEngine {
+    /// At most [`codec::LEAST_FRAMES`] replays, of which three do not count.
     fn time(&self, graph: &Graph, repeats: usize) -> Result<Spread> {
+        let repeats = repeats.min(codec::LEAST_FRAMES - WARM_UP);
         let mut micros = Vec::with_capacity(repeats);
         for repeat in 0..repeats + WARM_UP {
             let from: Event = self.device.event(&self.main, true)?;
@@ -42,6 +44,8 @@ impl CudaEngine {
         if self.slots.iter().any(|slot| *slot != Slot::Free) {
             return Err(Error::input("slots", "expected all of them free for a measurement, found one in use"));
         }
+        // The codec may still be at the last frame of a slot that is free since.
+        self.device.synchronize(&self.side)?;
         let slots = self.slots.len();
         let column = |i| {
             let (slot, position) = if prompt { (0, i) } else { (i % slots, position) };
@@ -156,6 +160,7 @@ impl CudaEngine {
 
     fn codec_graph(&self, codec: &Codec, columns: usize) -> Result<Graph> {
         codec.take(self.main(), columns, &self.decoder)?;
+        (0..columns).try_for_each(|slot| codec.grow_old(self.main(), slot))?;
         self.device.capture(&self.main, || codec.frame(self.main(), columns))
     }
 }

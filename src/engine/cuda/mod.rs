@@ -5,7 +5,7 @@
 //!                              └▶ after the 8th choice: tokens and codes to the host, codec beside the next frame
 //! ```
 //!
-//! A frame period is one CUDA graph: positions, the last token, the stop rule and the open frame live in device memory, so
+//! A frame period is a few CUDA graphs: positions, the last token, the stop rule and the open frame live in device memory, so
 //! nothing crosses to the host between tokens. The integer products have the bits of `engine::cpu::plain`; every column's
 //! result is independent of its neighbours, so a slot sounds the same alone and in company. `docs/cuda.md` says more.
 
@@ -105,7 +105,7 @@ enum Slot {
 struct Voice {
     /// A frame's samples have been made.
     has_begun: bool,
-    /// Samples that have not been handed out.
+    /// Samples that have not been handed out; those of a held slot wait here, or in the codec, until it is let go.
     unheard: Vec<f32>,
 }
 
@@ -196,6 +196,7 @@ impl CudaEngine {
             positions: options.positions,
             samples_per_frame: samples,
             sample_rate_hz: export.codec.as_ref().filter(|_| codec.is_some()).map_or(0, |c| c.config.sampling_rate),
+            steps_late: usize::from(codec.is_some()),
             audio_ids: export.audio_ids.clone(),
         };
         let mut engine = CudaEngine {
@@ -312,8 +313,9 @@ impl CudaEngine {
             let Slot::Running(position) = self.slots[slot] else { continue };
             *column = Column { slot: slot as i32, position: position as i32, live: 1, row: slot as i32 };
         }
+        self.device.write(&self.main, self.decoder.columns(), &self.columns[..running.len()])?;
         self.placed = running.to_vec();
-        self.device.write(&self.main, self.decoder.columns(), &self.columns[..running.len()])
+        Ok(())
     }
 
     /// When `tokens` are chosen, what the columns of `running` made goes to the host, which is the event returned, and to the codec. `main`
@@ -482,7 +484,7 @@ impl Engine for CudaEngine {
     }
 
     /// Samples come a step later than their tokens, because the codec works beside the next frame; a slot's first frame and its last
-    /// are waited for.
+    /// are waited for. So its second frame follows the first by two periods: they must be short against a frame of sound.
     fn step(&mut self, sink: &mut dyn FnMut(Step<'_>)) -> Result<()> {
         let slots = self.slots.iter().enumerate();
         let running: Vec<usize> =

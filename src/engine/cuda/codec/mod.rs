@@ -32,8 +32,13 @@ const MANY_ROWS: [usize; 2] = [4, 16];
 const MANY_OUTPUTS: [usize; 2] = [WARPS * 4, WARPS * 8];
 /// Positions that `attend_ring` holds at once, twice (`SPAN`).
 const SPAN: usize = 32;
-/// Most shared memory of a block: what the persistent kernel leaves to one beside it.
+/// Shared memory of a block that decodes one stream, with Mimi's sizes: what the persistent kernel leaves to one beside it. A larger one waits
+/// for the kernel's end.
 pub(super) const BLOCK_BYTES: usize = 20 << 10;
+/// More than the fixed shared memory of a kernel.
+const STATIC_BYTES: usize = 64;
+/// Frames of a stream for which there are rotations at least.
+pub(super) const LEAST_FRAMES: usize = 64;
 /// Blocks of the kernels that only move values.
 const MOVERS: usize = 16;
 
@@ -114,6 +119,7 @@ enum Step {
 pub struct Codec {
     config: CodecConfig,
     quantizers: usize,
+    frames: usize,
     steps: Vec<Step>,
     carries: Address,
     carry_count: usize,
@@ -134,6 +140,20 @@ pub struct Codec {
 /// Positions the ring of keys and values holds: all that the newest of a frame's positions and the oldest one see.
 fn ring_rows(config: &CodecConfig) -> usize {
     (config.sliding_window + UPSAMPLING - 1).next_multiple_of(4)
+}
+
+impl Step {
+    /// Dynamic shared memory of a block, for one stream or several.
+    fn shared_bytes(&self, config: &CodecConfig, several: bool) -> usize {
+        let index = usize::from(several);
+        let floats = match self {
+            Step::Rows(rows) if rows.t as usize <= UPSAMPLING => FEW_ROWS[index] * (rows.k as usize).min(CHUNK),
+            Step::Rows(rows) => (MANY_ROWS[index] - 1) * rows.stride as usize + rows.k as usize,
+            Step::Attend(_) => UPSAMPLING * (ring_rows(config) + config.head_dim) + 2 * SPAN * (config.head_dim + 4),
+            Step::LookUp { .. } | Step::Upsample { .. } => 0,
+        };
+        floats * size_of::<f32>()
+    }
 }
 
 /// Cosines and sines of the transformer's positions, `[positions, head_dim / 2]`.
@@ -162,8 +182,12 @@ fn check(codec: &format::Codec, model: &crate::config::ModelConfig) -> Result<()
         return refuse(format!("hidden_size {}; up to {CHUNK} is supported", config.hidden_size));
     }
     let narrowest = config.num_filters / config.compress;
-    if !narrowest.is_multiple_of(4) || !config.codebook_dim.is_multiple_of(2) {
+    if !narrowest.is_multiple_of(4) || !config.num_filters.is_multiple_of(4) || !config.codebook_dim.is_multiple_of(2) {
         return refuse(format!("{narrowest} channels in the narrowest convolution; multiples of 4 are supported"));
+    }
+    if !config.hidden_size.is_multiple_of(4) || !config.intermediate_size.is_multiple_of(4) {
+        let found = format!("hidden_size {} and intermediate_size {}", config.hidden_size, config.intermediate_size);
+        return refuse(format!("{found}; multiples of 4 are supported"));
     }
     if model.codebook_size > config.codebook_size || model.num_quantizers > config.num_quantizers {
         let found = format!("{} codebooks of {}", config.num_quantizers, config.codebook_size);
@@ -188,6 +212,7 @@ impl Codec {
         let config = codec.config.clone();
         let mut build =
             Builder { arena: Arena::new(on), file: &codec.weights, slots, steps: Vec::new(), carries: Vec::new() };
+        let frames = frames.max(LEAST_FRAMES);
         let rope = rope(&config, frames * UPSAMPLING);
         let rope = build.arena.upload(&rope)?;
         let mut x = build.quantizer(&config, model.num_quantizers)?;
@@ -196,6 +221,11 @@ impl Codec {
             x = build.transformer_layer(&config, layer, rope, x)?;
         }
         let pcm = build.seanet(&config, x)?;
+        let most = build.steps.iter().map(|step| step.shared_bytes(&config, slots > 1)).max().unwrap_or(0);
+        if most + STATIC_BYTES > on.device.shared_bytes {
+            let why = format!("its codec wants {most} bytes of shared memory, a block has {}", on.device.shared_bytes);
+            return Err(Error::Unsupported { what: on.device.name.clone(), why });
+        }
         let position = build.arena.upload(&vec![0i32; slots])?;
         let columns = build.arena.upload(&vec![Column::default(); slots])?;
         let out = build.arena.upload(&vec![FrameOut::default(); slots])?;
@@ -214,6 +244,7 @@ impl Codec {
         ])?;
         Ok(Codec {
             quantizers: model.num_quantizers,
+            frames,
             carry_count: carries.len(),
             past: carries.iter().map(|carry| (carry.past, carry.kept as usize * 4)).collect(),
             steps: build.steps,
@@ -256,6 +287,16 @@ impl Codec {
             on.device.fill(on.stream, past + (slot * bytes) as u64, 0, bytes)?;
         }
         on.device.fill(on.stream, self.streams.position + slot as u64 * 4, 0, 4)
+    }
+
+    /// For measurements: a slot's stream has had as many frames as its attention sees, or fewer if [`LEAST_FRAMES`] would not follow.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn grow_old(&self, on: Queue<'_>, slot: usize) -> Result<()> {
+        let frames = self.config.sliding_window.div_ceil(UPSAMPLING).min(self.frames - LEAST_FRAMES);
+        let position = (frames * UPSAMPLING) as i32;
+        on.device.write(on.stream, self.streams.position + slot as u64 * 4, &[position])
     }
 
     /// Copies the decoder's columns and what they completed, for [`Codec::frame`]; they may change afterwards.
@@ -301,6 +342,7 @@ impl Codec {
     fn run(&self, on: Queue<'_>, step: &Step, columns: usize, start: Start) -> Result<()> {
         let config = &self.config;
         let (channels, stride) = (config.hidden_size as i32, UPSAMPLING as i32);
+        let shared = step.shared_bytes(config, columns > 1);
         match step {
             Step::LookUp { codebooks, y } => {
                 let sizes =
@@ -345,7 +387,6 @@ impl Codec {
                     pointer(&ring),
                     pointer(&window_arg),
                 ];
-                let shared = (UPSAMPLING * (rows + dim) + 2 * SPAN * (dim + 4)) * 4;
                 self.launch(on, &self.attend, [heads, columns, 1], shared, &arguments, start)
             }
             Step::Rows(rows) => {
@@ -358,12 +399,10 @@ impl Codec {
                     // Several streams' rows are worth more than one output of a warp, if they all fit.
                     let outputs = if index == 1 && k <= CHUNK && n >= 1024 { 4 } else { 1 };
                     let grid = [n.div_ceil(WARPS * outputs), (columns * t).div_ceil(r), 1];
-                    let shared = r * k.min(CHUNK) * 4;
                     return self.launch(on, &self.few_rows[index], grid, shared, &arguments, start);
                 }
                 let r = MANY_ROWS[index];
                 let grid = [n.div_ceil(MANY_OUTPUTS[index]), t.div_ceil(r), columns];
-                let shared = ((r - 1) * rows.stride as usize + k) * 4;
                 self.launch(on, &self.many_rows[index], grid, shared, &arguments[..2], start)
             }
         }

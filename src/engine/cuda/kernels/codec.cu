@@ -5,13 +5,18 @@
 // stride is the same, with `stride` output rows for each input row. So `few_rows` and `many_rows` do all of them and the linear layers, too.
 // Sums run in an order that does not depend on how many streams there are.
 //
-// A block has four warps, 32 registers a thread (but for those of several streams) and 20 KB of shared memory at most: so much is left of a
+// A block has four warps, 32 registers a thread (but for those of several streams) and, with Mimi's sizes, 20 KB of shared memory at most: so much is left of a
 // multiprocessor beside the persistent kernel (frame.cu), and a frame is decoded while the next one's tokens are chosen.
 #include "common.cuh"
 
 constexpr int CODEC_THREADS = 128, CODEC_WARPS = CODEC_THREADS / 32;
-#define CODEC_KERNEL extern "C" __global__ void __launch_bounds__(CODEC_THREADS, 16)
-#define SEVERAL_KERNEL extern "C" __global__ void __launch_bounds__(CODEC_THREADS, 6)  // of several streams: nothing is beside it
+#if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900
+constexpr int MOST_THREADS = 2048;  // of a multiprocessor
+#else
+constexpr int MOST_THREADS = 1536;
+#endif
+#define CODEC_KERNEL extern "C" __global__ void __launch_bounds__(CODEC_THREADS, MOST_THREADS / CODEC_THREADS)
+#define SEVERAL_KERNEL extern "C" __global__ void __launch_bounds__(CODEC_THREADS, 6)  // of several streams: the persistent kernel is not beside it
 
 // A stream's frame is decoded only when its column completed one; the layout of these is that of head.cu.
 struct FrameOut {
@@ -102,7 +107,7 @@ DI void finish(const Rows& a, size_t at, int n, float v) {
 }
 
 // A few rows of each column and many weights: a warp an output at a time, for R rows of any columns. Grid: (any number of blocks, columns * t / R);
-// block: 128 threads. Dynamic shared memory: [R][CHUNK] floats, so much of the rows at a time; a row with a LayerNorm fits whole.
+// block: 128 threads. Dynamic shared memory: [R][min(k, CHUNK)] floats, so much of the rows at a time; a row with a LayerNorm fits whole.
 constexpr int CHUNK = 2048;
 template <int R> DI void few_rows(const Streams& s, const Rows& a, int columns) {
     extern __shared__ __align__(16) float tile[];
@@ -369,4 +374,4 @@ CODEC_KERNEL carry(const __grid_constant__ Streams s, const Carry* carries, int 
     for (int i = threadIdx.x * 4; i < a.kept; i += CODEC_THREADS * 4) *reinterpret_cast<float4*>(past + i) = *reinterpret_cast<const float4*>(kept_values + i);
 }
 
-static_assert(sizeof(Streams) == 24 && sizeof(Rows) == 112 && sizeof(Carry) == 24, "as in codec.rs");
+static_assert(sizeof(Streams) == 24 && sizeof(Rows) == 112 && sizeof(Carry) == 24, "as in codec/mod.rs");

@@ -10,7 +10,7 @@
 //              slot and never has more than a few packets under way, so that the memory is busy but its queues are short.
 //   team       4 warps finish keys, values and queries and do the attention while the others are at gate, up and down, and the stop
 //              head while they are at the logits.
-//   finishers  with one column 3 warps finish gate and up, tile after tile, and round what is complete for everybody.
+//   finishers  with one column 3 warps finish gate and up, tile after tile. The consumers round the MLP, two blocks, a cluster, for each other.
 // Blocks wait for each other through counters that only grow; one thread polls. The code that runs in every layer is kept small: what
 // does not fit the instruction cache is fetched from L2 each time, and that is slower than all the arithmetic (docs/cuda.md). The
 // order of sums is that of the launches of layer.cu and head.cu, so the bits are the same.
@@ -88,7 +88,7 @@ template <int C, int D> struct __align__(128) Shared {
     Column columns[C];
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], summed[MOST_TILES];
     uint64_t begun;           // consumers have the layer's input
-    uint64_t peer[CONSUMERS]; // what the other block of the cluster rounds for a warp is there
+    uint64_t peer[2][CONSUMERS];  // what the other block of the cluster rounds for a warp is there, of the two parts of the MLP
     int n_qkv, n_in, n_head;  // this block's tiles
 };
 
@@ -363,16 +363,17 @@ template <int C, int D> DI void leave_mlp(const Block<C, D>& k, int c, int tile,
 // Folds down_proj with one column's activations, which a warp copies and rounds; the digits replace the values. The two blocks of a cluster
 // each round every other group of a warp and send its digits to the other.
 constexpr int SENT = 64 * 4 + 8;  // bytes of a column's digits in a group, and of their scales
-template <int C, int D, class WaitFor, class Take> DI void fold_own(const Block<C, D>& k, int w, int lane, WaitFor wait_for, Take take, float (&p)[2]) {
+template <int C, int D, class WaitFor, class Take>
+DI void fold_own(const Block<C, D>& k, unsigned layers, int w, int lane, WaitFor wait_for, Take take, float (&p)[2]) {
     const int n = (k.down() + CONSUMERS - 1) / CONSUMERS;  // packets, and groups of a warp
     float2* scales = k.scales() + w * n;
     uint32_t* own = k.words() + w * n * GROUP;
-    uint64_t* arrived = k.m().peer + w;
     const int rank = blockIdx.x & 1, stride = (int)(blockIdx.x | 1) < k.row_tiles() ? 2 : 1;  // 1 where the other block has no rows
 #pragma unroll 1
     for (int part = 0; part < 2; part++) {
         const int from = part ? k.f.early_packets : 0, to = min(part ? n : k.f.early_packets, (k.down() - w + CONSUMERS - 1) / CONSUMERS);  // this warp's
         const int first = stride == 1 ? from : from + ((from ^ rank) & 1);
+        uint64_t* arrived = k.m().peer[part] + w;
         wait_for(part ? MLP : MLP_FIRST);
         if (stride == 2 && lane == 0) barrier_expect(arrived, max(0, to - from - max(0, to - first + 1) / 2) * SENT);
 #pragma unroll 1
@@ -393,7 +394,7 @@ template <int C, int D, class WaitFor, class Take> DI void fold_own(const Block<
                 send(address_in(digits, rank ^ 1), *reinterpret_cast<const uint2*>(digits), there);
                 if (lane == 0) send(address_in(scales + j, rank ^ 1), *reinterpret_cast<const uint2*>(scales + j), there);
             }
-            barrier_wait(arrived, part);  // two waits a layer, so the part is the parity
+            barrier_wait_for_peer(arrived, layers & 1);
             __syncwarp();
         }
         auto mine = [&](int j) { return j < to; };
@@ -602,6 +603,7 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
         for (int l = 0; l < k.f.layers_in(step); l++, layers++) {
             const bool begins = k.f.head && l == 0;
             norm(k.layer(l).norm, k.s.eps, begins ? START : X, begins ? k.columns() * (step + 1) : x_a_layer * layers, begins);
+            __syncwarp();  // the other block may write over what all lanes have read
             if (lane == 0) barrier_arrive(&m.begun);
             multiply(m.n_qkv, 0, false);
             hand_over();
@@ -613,7 +615,7 @@ template <int C, int D> DI void consume(const Block<C, D>& k, int w, int lane) {
             float* to = k.b.x + (size_t)m.columns[ends ? c : 0].row * k.s.hidden + blockIdx.x * ROWS + row;
             const float residual = ends ? __ldcg(to) : 0.f;
             float p[NT][2] = {};
-            fold_own(k, w, lane, [&](Counter counter) { wait_for(counter, gridDim.x * (layers + 1)); }, take, p[0]);
+            fold_own(k, layers, w, lane, [&](Counter counter) { wait_for(counter, gridDim.x * (layers + 1)); }, take, p[0]);
             leave_out(1, p);
             fresh();
             wait_for(ATTENTION, k.o() * k.columns() * (layers + 1));
@@ -796,7 +798,7 @@ template <int C, int D> DI void run(const Block<C, D>& k) {
         for (int i = 0; i < k.f.slots; i++) barrier_init(m.full + i, 1), barrier_init(m.empty + i, CONSUMERS);
         for (int i = 0; i < MOST_TILES; i++) barrier_init(m.summed + i, CONSUMERS);
         barrier_init(&m.begun, CONSUMERS);
-        for (int i = 0; i < CONSUMERS; i++) barrier_init(m.peer + i, 1);
+        for (int i = 0; i < 2 * CONSUMERS; i++) barrier_init(&m.peer[0][0] + i, 1);
         barriers_ready();
     }
     if (threadIdx.x < k.columns()) m.columns[threadIdx.x] = k.b.columns[threadIdx.x];
