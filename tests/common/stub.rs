@@ -92,6 +92,7 @@ impl Stub {
             positions: 3328,
             samples_per_frame: FRAME,
             sample_rate_hz: RATE_HZ,
+            steps_late: 0,
             audio_ids: Vec::new(),
         };
         Stub { info, slots: (0..slots).map(|_| None).collect(), frame_time, frames, controls }
