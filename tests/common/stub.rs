@@ -98,6 +98,12 @@ impl Stub {
         Stub { info, slots: (0..slots).map(|_| None).collect(), frame_time, frames, controls }
     }
 
+    /// Says that its samples may come a step after their tokens.
+    pub fn late(mut self) -> Stub {
+        self.info.steps_late = 1;
+        self
+    }
+
     /// As a model to serve.
     pub fn source(self) -> Source {
         let speech = Speech::load(&self.info.config, &fixture("tokenizer.json")).unwrap();

@@ -57,8 +57,19 @@ pub(crate) fn start(options: Options, controls: Controls, load: impl FnOnce() ->
 
 /// A stub of `slots` that takes `frame_ms` for a frame, behind `options`.
 pub(crate) fn serve_stub(options: Options, slots: usize, frame_ms: u64, frames: Option<usize>) -> Served {
+    serve_as(|stub| stub, options, slots, frame_ms, frames)
+}
+
+/// The same, of another kind.
+pub(crate) fn serve_as(
+    kind: impl FnOnce(Stub) -> Stub,
+    options: Options,
+    slots: usize,
+    frame_ms: u64,
+    frames: Option<usize>,
+) -> Served {
     let controls = Controls::default();
-    let stub = Stub::new(slots, Duration::from_millis(frame_ms), frames, controls.clone());
+    let stub = kind(Stub::new(slots, Duration::from_millis(frame_ms), frames, controls.clone()));
     let served = start(options, controls, move || stub.source());
     served.controls.admitted.lock().unwrap().clear(); // the probe
     served
