@@ -375,6 +375,7 @@ fn options_out_of_range_are_refused() {
     let defaults = Options::default();
     for (options, word) in [
         (Options { slots: 0, ..defaults }, "slots"),
+        (Options { slots: 1025, ..defaults }, "slots"),
         (Options { threads: Some(0), ..defaults }, "threads"),
         (Options { positions: Some(0), ..defaults }, "positions"),
         (Options { positions: Some(1025), ..defaults }, "positions"),

@@ -116,7 +116,7 @@ impl Metrics {
         r.register_with_unit("frame", help, Unit::Seconds, self.frame_seconds.clone());
         let help = "Time from a request to its first samples, waiting included";
         r.register_with_unit("first_audio", help, Unit::Seconds, self.first_audio_seconds.clone());
-        let help = "Seconds from a request's first samples to its last, in a second of speech";
+        let help = "Seconds that a request's pieces were in a slot, holds not counted, in a second of speech";
         r.register("real_time_factor", help, self.real_time_factor.clone());
     }
 

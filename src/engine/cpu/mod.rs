@@ -82,6 +82,9 @@ struct Made {
     end: Option<End>,
 }
 
+/// Most sequences that can run at once.
+const MOST_SLOTS: usize = 1024;
+
 /// An engine on the CPU.
 pub struct CpuEngine {
     info: Info,
@@ -112,9 +115,18 @@ impl CpuEngine {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or(cores);
         let positions = options.positions.unwrap_or(config.max_position_embeddings);
-        in_range("slots", options.slots, usize::MAX)?;
+        in_range("slots", options.slots, MOST_SLOTS)?;
         in_range("threads", threads, 256)?;
         in_range("positions", positions, config.max_position_embeddings)?;
+        let shape = KvShape::new(&config, options.slots, positions);
+        let bytes = 2 * shape.elements() * size_of::<u16>();
+        if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+            let found = format!("{} slots of {positions} positions, {:.1} GB", options.slots, bytes as f64 / 1e9);
+            return Err(Error::input(
+                "slots",
+                format!("expected a cache that fits the memory, found {found}; take fewer"),
+            ));
+        }
         let codec = match &export.codec {
             Some(codec) => {
                 let decoder = mimi::Decoder::load(&codec.config, &codec.weights, config.num_quantizers)?;
@@ -145,7 +157,7 @@ impl CpuEngine {
         Ok(CpuEngine {
             end_row,
             phases,
-            cache: KvCache::new(KvShape::new(&info.config, options.slots, positions)),
+            cache: KvCache::new(shape),
             model: Model::new(export, kernels, positions, threads)?,
             slots: (0..options.slots).map(|_| None).collect(),
             codec,
