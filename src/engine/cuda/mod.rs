@@ -318,9 +318,9 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// When `tokens` are chosen, what the columns of `running` made goes to the host, which is the event returned, and to the codec. `main`
-    /// overwrites it only after that.
-    fn hand_over(&mut self, running: &[usize], tokens: &Event) -> Result<Event> {
+    /// When `tokens` are chosen, what the columns of `running` made goes to the host, which is the event returned, and to the codec, by graph
+    /// number `index`. `main` overwrites it only after that.
+    fn hand_over(&mut self, running: &[usize], index: usize, tokens: &Event) -> Result<Event> {
         let (device, side) = (&self.device, &self.side);
         device.stream_wait(side, tokens)?;
         device.read_into(side, self.decoder.out(), &self.out, running.len())?;
@@ -329,8 +329,7 @@ impl CudaEngine {
             codec.take(self.side(), running.len(), &self.decoder)?;
         }
         device.stream_wait(&self.main, &device.event(side, false)?)?;
-        let graph = running.len().checked_sub(1).and_then(|index| self.graphs.get(index)?.codec.as_ref());
-        if let Some(graph) = graph {
+        if let Some(graph) = &self.graphs[index].codec {
             device.replay(graph)?;
             let slots = running.iter().copied().map(Some).collect();
             self.sounding = Some(Sounding { done: device.event(side, false)?, slots });
@@ -498,7 +497,7 @@ impl Engine for CudaEngine {
             self.device.replay(&self.graphs[index].tail)?;
         }
         self.hear()?;
-        let told = self.hand_over(&running, &tokens)?;
+        let told = self.hand_over(&running, index, &tokens)?;
         if hurries {
             // The codec would be slow beside the persistent kernel.
             if let Some(sounding) = self.sounding.as_ref().filter(|_| self.decoder.persists(running.len())) {

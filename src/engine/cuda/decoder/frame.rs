@@ -35,9 +35,9 @@ const COLUMNS: usize = 1;
 /// # Errors
 /// [`crate::Error::Device`].
 pub fn kernel(device: &Device, config: &ModelConfig) -> Result<Option<Kernel>> {
-    let fits = device.capability == (9, 0) && device.multiprocessors.is_multiple_of(2);
-    let fits = fits && config.hidden_size / pack::ROWS <= device.multiprocessors;
-    if !fits || config.head_dim != 128 {
+    let blocks = device.multiprocessors;
+    let fits = blocks.is_multiple_of(2) && config.hidden_size / pack::ROWS <= blocks;
+    if device.capability != (9, 0) || !fits || config.head_dim != 128 {
         return Ok(None);
     }
     let [kernel] = device.kernels(["frame_1_128"])?;

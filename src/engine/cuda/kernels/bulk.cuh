@@ -12,23 +12,17 @@ DI void barrier_expect(uint64_t* b, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
 // Waits for the end of the phase of this parity. A wait of seconds is a fault.
-DI void barrier_wait(uint64_t* b, uint32_t parity) {
-    uint32_t done = 0;
-    for (int spins = 0; !done; spins++) {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
-        if (spins > 1 << 24) __trap();
+#define BARRIER_WAIT(NAME, HOW)                                                                                                     \
+    DI void NAME(uint64_t* b, uint32_t parity) {                                                                                    \
+        uint32_t done = 0;                                                                                                          \
+        for (int spins = 0; !done; spins++) {                                                                                       \
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity." HOW ".b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"                 \
+                         : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");                                            \
+            if (spins > 1 << 24) __trap();                                                                                          \
+        }                                                                                                                           \
     }
-}
-// The same, for what another block of the cluster sent.
-DI void barrier_wait_for_peer(uint64_t* b, uint32_t parity) {
-    uint32_t done = 0;
-    for (int spins = 0; !done; spins++) {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
-        if (spins > 1 << 24) __trap();
-    }
-}
+BARRIER_WAIT(barrier_wait, "shared")
+BARRIER_WAIT(barrier_wait_for_peer, "acquire.cluster.shared::cta")  // what another block of the cluster sent
 DI void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
                  "r"(shared_address(b)) : "memory");
