@@ -141,7 +141,7 @@ pub struct Buffers {
     pub partial_ml: Address,
     /// `[columns, 2, 4, hidden]` f32: what `project_out` by warpgroups leaves to be added to `x`.
     pub out_partial: Address,
-    /// u32: number of the layer whose `project_in` is complete.
+    /// u32: number of the layer whose `project_in` is complete; a line of memory further on, how many units of keys, values and queries are.
     pub inner_ready: Address,
     /// Counters, `[intermediate / 128]`.
     pub mlp_arrivals: Address,

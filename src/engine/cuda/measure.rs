@@ -77,7 +77,6 @@ impl CudaEngine {
             work("project_in", input, every(&|l| decoder.project_in(on, l, columns, l > 0))?),
             work("attend", 0, every(&|l| decoder.attend(on, l, columns, reach))?),
             work("project_out", output, every(&|l| decoder.project_out(on, l, columns, false))?),
-            work("attend, project_out", output, every(&|l| decoder.attend_and_project_out(on, l, columns, reach))?),
             Work {
                 name: "a pass",
                 launches: 1,

@@ -113,7 +113,7 @@ fn buffers(arena: &mut Arena<'_>, config: &ModelConfig, x: Address) -> Result<Bu
         partial: arena.zeros(MAX_COLUMNS * config.query_size() * MAX_CHUNKS * 4)?,
         partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * MAX_CHUNKS * 8)?,
         out_partial: arena.zeros(MAX_COLUMNS * 2 * warpgroups::OUT_SPLITS * config.hidden_size * 4)?,
-        inner_ready: arena.zeros(4)?,
+        inner_ready: arena.zeros(2 * 32 * 4)?,
         mlp_arrivals: arena.zeros(config.intermediate_size / GROUP * 4)?,
         attention_arrivals: arena.zeros(MAX_COLUMNS * config.query_size() / GROUP * 4)?,
         columns: arena.zeros(MAX_COLUMNS * size_of::<Column>())?,

@@ -52,12 +52,13 @@ impl Decoder {
         self.settle(on, columns)
     }
 
-    /// [`Decoder::attend`], then [`Decoder::project_out`], which begins before it ends where it can.
+    /// [`Decoder::attend`] and [`Decoder::project_out`] right after [`Decoder::project_in`] of the same layer: each begins as soon as what it needs is
+    /// there, where it can.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn attend_and_project_out(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
-        self.attend(on, layer, columns, reach)?;
+        self.attend_to(on, layer, columns, reach, self.attended_units(columns))?;
         self.project_out(on, layer, columns, true)
     }
 
@@ -114,21 +115,27 @@ impl Decoder {
         }
     }
 
-    /// Attention.
+    /// Attention, after whatever was launched before.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn attend(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
-        let early = i32::from(reach.decodes && self.by_warpgroups(columns));
+        self.attend_to(on, layer, columns, reach, 0)
+    }
+
+    /// The same right after `project_in` by warpgroups, so many of whose `units` it waits for; 0: for all that was launched before.
+    fn attend_to(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach, units: i32) -> Result<()> {
+        let (early, columns_arg) = (i32::from(reach.decodes), columns as i32);
         let (heads, kv_heads) = (self.shape.heads as usize, self.shape.kv_heads as usize);
         let items = kv_heads * (heads / kv_heads).div_ceil(ITEM_HEADS);
         // While slots decode, `project_out` begins when all of these blocks have, beside them: no more than find room at once. Many
         // columns have so much to read that more blocks are worth the delay.
         let blocks = if columns > NARROW_COLUMNS { 4 } else { 2 } * self.blocks;
-        let most = if reach.decodes { blocks / (items * columns) } else { MAX_CHUNKS };
+        let most = if reach.decodes { (blocks - 1) / (items * columns) } else { MAX_CHUNKS };
         let chunks = reach.positions.div_ceil(SPAN).min(most).clamp(1, MAX_CHUNKS);
-        let sizes = ([items, columns, chunks], 128, 0);
-        self.launch(on, &self.functions.attend, layer, columns, sizes, &[pointer(&early)])
+        let sizes = ([items * columns * chunks + 1, 1, 1], 128, 0);
+        let more = [pointer(&columns_arg), pointer(&units), pointer(&early)];
+        self.launch(on, &self.functions.attend, layer, columns, sizes, &more)
     }
 
     /// o_proj and down_proj, added to the residual stream, at once or by [`Decoder::settle`]. `early`: right after

@@ -118,6 +118,12 @@ impl Decoder {
         Buffers { hidden: ordered(hidden), attention: ordered(attention), inner: ordered(inner), ..self.buffers }
     }
 
+    /// Units of keys, values and queries that [`Decoder::project_in`] counts for so many columns; 0 where warpgroups do not make it.
+    pub(super) fn attended_units(&self, columns: usize) -> i32 {
+        let units = self.first_mlp_tile() * pack::ROWS / UNIT;
+        self.width(columns).map_or(0, |width| (units * columns.div_ceil(4 * WIDTHS[width].tiles)) as i32)
+    }
+
     /// [`Decoder::project_in`] by warpgroups, with the LayerNorm before it.
     pub(super) fn project_in_by_warpgroups(
         &self,

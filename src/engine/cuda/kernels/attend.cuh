@@ -117,12 +117,15 @@ DI void round_attention(const Buffers& b, int c, int unit, const float (&o)[4], 
     store_digits(o, b.attention.words + to * FRAGMENT, b.attention.scales + to * 4, c & 3, lane, b.attention.beside);
 }
 
-// One chunk of an item. `early`: its first span was fetched, perhaps before the newest key and value were written. AHEAD: keys and values
+// When the first span of a chunk was asked for.
+enum Fetched { NOT_YET, BEFORE_NEWEST, COMPLETE };  // BEFORE_NEWEST: perhaps before the newest key and value were written
+
+// One chunk of an item. AHEAD: keys and values
 // are asked for as soon as those before them have been used; `next`: first position of the span that the team wants after this chunk,
 // or -1. `sync`: a barrier of the team. `alone`: it is the only chunk, and its output is rounded at once, to the bits that a join of one would make.
 template <int D, bool AHEAD, class Sync>
 DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, const Range& range,
-                     int chunk, int next, bool early, bool alone, int w, int lane) {
+                     int chunk, int next, Fetched fetched, bool alone, int w, int lane) {
     constexpr int PIECES = D / 32, TILES = D / 64;  // 16-byte pieces of a key; tiles of 16 dims a warp
     const int g = lane >> 2, t = lane & 3, two = 2 * (t & 1);  // this lane's sums are of heads two and two + 1
     const int thread = w * 32 + lane;
@@ -132,9 +135,9 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
     const int begin = begin_of(range, chunk), end = min(range.last, (chunk + 1) * range.length - 1);
 #pragma unroll 1
     for (int from = begin; from <= end; from += SPAN) {
-        const bool again = early && from == begin && range.last < from + SPAN;  // the newest key and value are among them
+        const bool again = fetched == BEFORE_NEWEST && from == begin && range.last < from + SPAN;  // the newest key and value are among them
         if (again) asm volatile("cp.async.wait_all;" ::: "memory");  // two copies to one place would race
-        if (from == begin ? !early || again : !AHEAD) fetch_span<D>(m, s, l, slot, item.kv, from, range.last, again ? range.last : -1, w, lane);
+        if (from == begin ? fetched == NOT_YET || again : !AHEAD) fetch_span<D>(m, s, l, slot, item.kv, from, range.last, again ? range.last : -1, w, lane);
         const int following = !AHEAD ? -1 : from + SPAN <= end ? from + SPAN : next;
         if (from == begin && thread * 4 < ITEM_HEADS * D) {
             uint32_t* to = reinterpret_cast<uint32_t*>(&m.q[0][thread * 4 / D][thread * 4 % D]);
@@ -299,15 +302,13 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
     round_attention(b, c, unit, o, lane);
 }
 
-// One chunk of an item, the `index`-th, and, unless it is `alone`, the join of all its chunks by the team that finishes the last;
-// `joined(lane)` is told of each rounded group, by a whole warp.
-template <int D, bool AHEAD, class Sync, class Joined>
-DI void attend_item(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, int index,
-                    const Range& range, int chunk, int next, bool early, bool alone, int w, int lane, Joined joined) {
-    attend_chunk<D, AHEAD>(m, sync, s, l, b, c, slot, item, range, chunk, next, early, alone, w, lane);
-    if (alone) return;
+// After a team's chunks of an item, the `index`-th, whose chunks `teams` teams share: the last one joins them all; `joined(lane)` is told of each
+// rounded group, by a whole warp.
+template <int D, class Sync, class Joined>
+DI void join_item(AttendShared<D>& m, Sync sync, const Shape& s, const Buffers& b, int c, const Item& item, int index, const Range& range, int teams, int w, int lane,
+                  Joined joined) {
     sync();
-    if (w == 0 && lane == 0) m.last = arrive_last(b.attention_arrivals + c * items(s) + index, range.chunks());
+    if (w == 0 && lane == 0) m.last = arrive_last(b.attention_arrivals + c * items(s) + index, teams);
     sync();
     if (!m.last || w >= item.heads * D / GROUP) return;
     join_chunks<D>(s, b, range, c, item.first_head * D / GROUP + w, lane);

@@ -43,5 +43,9 @@ DI void cluster_sync() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // Between what threads read or wrote and bulk copies of it or over it.
-DI void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// The fence for all kinds of memory at once would wait for the whole GPU.
+DI void fence_for_copies() {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 #endif

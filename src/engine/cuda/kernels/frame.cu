@@ -741,10 +741,11 @@ template <int C, int D> DI void attend_beside(const Block<C, D>& k, int w, int l
                     if (speaks) await(k.counter(QUERIES), gridDim.x * (layers + 1));
                     team_sync();
                 }
-                attend_item<D, false>(m.attend, [] { team_sync(); }, k.s, layer, k.b, c, m.columns[c].slot, item, index, range, chunk, -1, early && !waited, false, w, lane,
-                               [&](int lane) {
-                                   if (lane == 0) signal(k.counter(ATTENTION));
-                               });
+                attend_chunk<D, false>(m.attend, [] { team_sync(); }, k.s, layer, k.b, c, m.columns[c].slot, item, range, chunk, -1,
+                                       early && !waited ? BEFORE_NEWEST : NOT_YET, false, w, lane);
+                join_item<D>(m.attend, [] { team_sync(); }, k.s, k.b, c, item, index, range, range.chunks(), w, lane, [&](int lane) {
+                    if (lane == 0) signal(k.counter(ATTENTION));
+                });
                 waited = true;
             });
             if (blockIdx.x == 0 && speaks)  // nobody works for columns that have ended

@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) norm_columns(const __gr
     const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, at = w * GROUP + lane * 4;
     if (c == gridDim.x - 1) {  // a chain of kernels that are launched early ends here: none may find the number of the layer before
         wait_prerequisites();
-        if (threadIdx.x == 0) say_layer(b.inner_ready, 0), __threadfence();
+        if (threadIdx.x == 0) say_layer(b.inner_ready, 0), __stcg(b.inner_ready + UNITS_READY, 0u), __threadfence();
         __syncthreads();
         launch_dependents();
         return;
@@ -294,34 +294,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const 
     }
 }
 
-// Grid: (items, columns, splits); block: a team; block z takes chunks z, z + splits, ...; those without one come last. `early`: columns, and keys and values but those of
-// each column's newest position, were complete when the kernel before this one could begin (norm_columns sees to that), so blocks
-// without a chunk end at once, and others fetch theirs before they wait.
-template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b, int early) {
+// Grid: items * columns * splits blocks and one more; block: a team; split z takes chunks z, z + splits, ...; those without one come last. `units`: right
+// after project_in by warpgroups, so many of whose units make keys, values and queries: attention begins when those are there, beside the MLP; the one more block
+// tells when all of project_in is complete. 0: everybody waits for the kernel before. `early`: besides, keys and values but those of each column's newest position were
+// complete when project_in could begin (norm_columns sees to that), so blocks fetch theirs before they wait.
+template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b, int columns, int units, int early) {
     __shared__ AttendShared<D> m;
-    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, c = blockIdx.y;
-    const bool first = blockIdx.x + blockIdx.y + blockIdx.z == 0;
+    const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, n_items = items(s);
     launch_dependents();
-    if (!early) wait_prerequisites();
+    if (!units || blockIdx.x == gridDim.x - 1) wait_prerequisites();
+    if (blockIdx.x == gridDim.x - 1) {
+        if (threadIdx.x == 0) say_layer(b.inner_ready, l.number);
+        return;
+    }
+    const int index = blockIdx.x % n_items, c = blockIdx.x / n_items % columns, z = blockIdx.x / n_items / columns, splits = gridDim.x / n_items / columns;
     const int4 column = __ldcg(reinterpret_cast<const int4*>(b.columns + c));
     const int slot = column.x, live = column.z;
     const Range range = seen(l, column.y);
     const int chunks = live ? range.chunks() : 0;
-    const Item item = item_of(s, blockIdx.x);
-    if (early) {
-        if ((int)blockIdx.z < chunks)
-            fetch_span<D>(m, s, l, slot, item.kv, begin_of(range, range.first_chunk() + blockIdx.z), range.last, -1, w, lane);
-        else if (!first)
-            return;
-        wait_prerequisites();
+    if (z >= chunks) return;
+    const Item item = item_of(s, index);
+    early = early && units;
+    if (early) fetch_span<D>(m, s, l, slot, item.kv, begin_of(range, range.first_chunk() + z), range.last, -1, w, lane);
+    if (units) {
+        if (threadIdx.x == 0) await(b.inner_ready + UNITS_READY, units);
+        __syncthreads();
     }
-    if (first && threadIdx.x == 0) say_layer(b.inner_ready, l.number);
 #pragma unroll 1
-    for (int i = blockIdx.z; i < chunks; i += gridDim.z) {
-        const int chunk = range.first_chunk() + i, next = i + (int)gridDim.z < chunks ? begin_of(range, chunk + gridDim.z) : -1;
-        attend_item<D, true>(m, [] { __syncthreads(); }, s, l, b, c, slot, item, blockIdx.x, range, chunk, next, early || i > (int)blockIdx.z, chunks == 1, w, lane,
-                       [](int) {});
+    for (int i = z; i < chunks; i += splits) {
+        const int chunk = range.first_chunk() + i, next = i + splits < chunks ? begin_of(range, chunk + splits) : -1;
+        const Fetched fetched = i > z ? COMPLETE : early ? BEFORE_NEWEST : NOT_YET;
+        attend_chunk<D, true>(m, [] { __syncthreads(); }, s, l, b, c, slot, item, range, chunk, next, fetched, chunks == 1, w, lane);
     }
+    if (chunks > 1) join_item<D>(m, [] { __syncthreads(); }, s, b, c, item, index, range, min(chunks, splits), w, lane, [](int) {});
 }
 
 #define KERNEL extern "C" __global__ void
@@ -335,5 +340,5 @@ NARROW(4, 1, 3, 3)
 NARROW(8, 2, 3, 3)
 NARROW(4_deep, 1, 6, 7)  // where a block has the shared memory: nearly all of project_out is on its way while attention runs
 NARROW(8_deep, 2, 6, 7)
-KERNEL __launch_bounds__(TEAM, 4) attend_128(LAYER, int early) { attend<128>(s, l, b, early); }
-KERNEL __launch_bounds__(TEAM, 4) attend_64(LAYER, int early) { attend<64>(s, l, b, early); }
+KERNEL __launch_bounds__(TEAM, 4) attend_128(LAYER, int columns, int units, int early) { attend<128>(s, l, b, columns, units, early); }
+KERNEL __launch_bounds__(TEAM, 4) attend_64(LAYER, int columns, int units, int early) { attend<64>(s, l, b, columns, units, early); }

@@ -29,7 +29,8 @@ struct Buffers {
     float* partial;       // [columns][units][32][128]; a unit is 128 columns of the queries
     float2* partial_ml;   // [columns][units][32][128 / head_dim] (maximum, sum)
     float* out_partial;   // [columns][o_proj, down_proj][OUT_SPLITS][hidden] sums that project_out by warpgroups leaves
-    unsigned* inner_ready;  // number of the layer whose project_in is complete, 0 at first: attend says so
+    unsigned* inner_ready;  // number of the layer whose project_in is complete, 0 at first: attend says so; at [UNITS_READY] units of keys, values and
+                            // queries that are complete in this layer, where project_in is by warpgroups
     unsigned* mlp_arrivals;        // [intermediate / 128]
     unsigned* attention_arrivals;  // [columns][items]; an item is a key/value head and up to 4 of its query heads
     const Column* columns;
@@ -37,6 +38,7 @@ struct Buffers {
 
 static_assert(sizeof(Layer) == 56 && sizeof(Shape) == 32 && sizeof(Buffers) == 152, "as in kernels.rs");
 
+constexpr int UNITS_READY = 32;  // a line of memory further on
 constexpr int OUT_SPLITS = 4;  // the four sums of `sum_fours`: blocks that share rows of project_out by warpgroups
 
 DI bool any_live(const Column* columns, int n) {

@@ -4,8 +4,8 @@
 // columns in shared memory (wgmma), group after group, so a row's sum never leaves its lane's registers. Groups are folded in the
 // order of layer.cu, so the bits are the same.
 //
-//   norm_columns ─▶ project_in ─▶ attend ─▶ project_out
-//                            └──────────────▶ down_proj first
+//   norm_columns ─▶ project_in: keys, values, queries ─▶ attend ─────▶ project_out: o_proj
+//                           └──▶ gate, up, rounding ──────────────────▶              down_proj first
 //
 // project_out leaves partial sums; the next layer's norm_columns adds them to the residual stream, after the last layer add_partial_sums.
 // A block takes 4 * TILES columns, TILES being the n-tiles that lie beside each other in `Digits`.
@@ -65,6 +65,16 @@ template <bool ALONE, int TILES> DI void fold_group(const Tile4& t, const uint32
     }
 }
 
+// ---- barriers of some warps ----------------------------------------------------------------------------------------------------
+// With its number in a register a kernel would reserve all sixteen.
+DI void warpgroup_sync(int warpgroup) {
+    switch (warpgroup) {
+        case 0: asm volatile("bar.sync 1, 128;" ::: "memory"); break;
+        case 1: asm volatile("bar.sync 2, 128;" ::: "memory"); break;
+        case 2: asm volatile("bar.sync 3, 128;" ::: "memory"); break;
+        default: asm volatile("bar.sync 4, 128;" ::: "memory"); break;
+    }
+}
 // Grid: (intermediate / 128 blocks for gate and up, then blocks for keys, values and queries; blocks of columns); block: 512 threads.
 // A block of the first kind makes one group of the MLP and rounds it; units of 64 rows of keys, values and queries are dealt to the
 // warpgroups of the others. Dynamic shared memory: words [groups][TILES][256], scales [groups][TILES][4], rings [16 warps][DEPTH] tiles
@@ -104,7 +114,14 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     float y[TILES][2] = {};
     const int folds = works ? groups : 0;
     barrier_wait(&there, 0);
-    if (!any) return;
+    auto tell = [&] {  // that a warpgroup's unit of keys, values and queries is complete
+        warpgroup_sync(w / 4);
+        if ((w & 3) == 0 && lane == 0) signal(b.inner_ready + UNITS_READY);
+    };
+    if (!any) {
+        if (works && !is_mlp) tell();
+        return;
+    }
     __syncwarp();
 #pragma unroll 1
     for (int from = 0; from < folds; from += 4) {
@@ -127,6 +144,7 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
                 if (c < count) finish_row(place_of(s, l, b, own[c], from + c, tile, g + 8 * r), g + 8 * r, y[nt][r], pair, 0.f);
             }
         }
+        tell();
         return;
     }
     float* mlp = reinterpret_cast<float*>(rest);
@@ -148,16 +166,6 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     }
 }
 
-// ---- barriers of some warps ----------------------------------------------------------------------------------------------------
-// With its number in a register a kernel would reserve all sixteen.
-DI void warpgroup_sync(int warpgroup) {
-    switch (warpgroup) {
-        case 0: asm volatile("bar.sync 1, 128;" ::: "memory"); break;
-        case 1: asm volatile("bar.sync 2, 128;" ::: "memory"); break;
-        case 2: asm volatile("bar.sync 3, 128;" ::: "memory"); break;
-        default: asm volatile("bar.sync 4, 128;" ::: "memory"); break;
-    }
-}
 // Grid: (4 * hidden / 64, blocks of columns); block: 512 threads. Leaves sums of o_proj(attention) and down_proj(inner) in `out_partial`: four
 // blocks share 64 rows; warpgroup j of block r multiplies the groups 4r + j and every 16th from there, whose partial sums are those
 // of warp 4r + j in layer.cu. `early`: attend was launched right before; it tells when project_in is complete, and down_proj is
