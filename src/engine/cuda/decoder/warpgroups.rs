@@ -43,8 +43,9 @@ const LEAST_COLUMNS: usize = 2;
 const DIGIT_BYTES: usize = 1024 + 32;
 /// Rows of a warpgroup.
 const UNIT: usize = 64;
-/// Floats between two columns of 128 rows (`PITCH`).
+/// Floats between two columns of 128 rows (`PITCH`), and of 64 (`UNIT_PITCH`).
 const PITCH: usize = 136;
+const UNIT_PITCH: usize = 72;
 /// Columns of the stop head at a time (`STOP_COLUMNS`).
 const STOP_COLUMNS: usize = 8;
 /// Warpgroups of a block.
@@ -81,10 +82,11 @@ pub fn kernels(device: &Device, config: &ModelConfig) -> Result<Option<Kernels>>
     Ok(Some(Kernels { project_in, project_out, norm_head, scores: [narrow, wide] }))
 }
 
-/// Dynamic shared memory of a block: digits, then rings or the block's part of the MLP.
+/// Dynamic shared memory of a block: digits, then rings, the block's part of the MLP, or sums of a unit.
 fn input_bytes(width: &Width, groups: usize) -> usize {
     let digits = groups * width.tiles * DIGIT_BYTES;
-    digits + (width.depth[0] * RING_STEP).max(4 * width.tiles * PITCH * 4)
+    let columns = 4 * width.tiles;
+    digits + (width.depth[0] * RING_STEP).max(2 * columns * PITCH * 4).max(WARPGROUPS * columns * UNIT_PITCH * 4)
 }
 
 fn output_bytes(width: &Width) -> usize {

@@ -80,7 +80,7 @@ DI void settle(float4 o, float4 down, const float* x, float (&v)[4]) {
 
 // LayerNorm and rounding of many columns: block c does column c, one more block does `inner_ready`. 512 threads. `pending`: project_out left
 // partial sums before.
-extern "C" __global__ void __launch_bounds__(THREADS, 3) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+extern "C" __global__ void __launch_bounds__(THREADS, 4) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
                                                                    const __grid_constant__ Buffers b, int pending) {
     __shared__ float2 moments[WARPS];
     const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, at = w * GROUP + lane * 4;

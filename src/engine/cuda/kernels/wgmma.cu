@@ -76,9 +76,10 @@ DI void warpgroup_sync(int warpgroup) {
     }
 }
 // Grid: (intermediate / 128 blocks for gate and up, then blocks for keys, values and queries; blocks of columns); block: 512 threads.
-// A block of the first kind makes one group of the MLP and rounds it; units of 64 rows of keys, values and queries are dealt to the
-// warpgroups of the others. Dynamic shared memory: words [groups][TILES][256], scales [groups][TILES][4], rings [16 warps][DEPTH] tiles
-// or the MLP [columns][PITCH].
+// A block of the first kind makes one group of the MLP, 64 rows a warpgroup, and rounds it. The others take units of 64 rows of keys, values and
+// queries, each warpgroup a quarter of the groups, because attention waits for them, and count them.
+// Dynamic shared memory: words [groups][TILES][256], scales [groups][TILES][4], rings [16 warps][DEPTH] tiles
+// or the MLP [gate, up][columns][PITCH] or sums [4 warpgroups][columns][UNIT_PITCH].
 template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& l, const Buffers& b, int columns) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ Column own[4 * TILES];
@@ -87,15 +88,15 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     const int from = blockIdx.y * 4 * TILES, count = min(4 * TILES, columns - from);
     const int mlp_group = blockIdx.x, mlp_blocks = b.inner.groups, first_mlp = first_mlp_tile(s);
     const bool is_mlp = mlp_group < mlp_blocks;
-    const int unit = (int)blockIdx.x - mlp_blocks + w / 4 * ((int)gridDim.x - mlp_blocks);
-    const int tile = is_mlp ? first_mlp + mlp_group * WARPS + w : unit * UNIT_TILES + (w & 3);
-    const bool works = is_mlp || tile < first_mlp;
+    int unit = (int)blockIdx.x - mlp_blocks;
+    const int first = is_mlp ? 0 : w / 4 * (WARPS / WARPGROUPS);                           // of this warp's groups
+    const int folds = is_mlp ? groups : max(0, min(WARPS / WARPGROUPS, groups - first));  // and how many they are
     uint32_t* words = reinterpret_cast<uint32_t*>(shared);
     float2* scales = reinterpret_cast<float2*>(words + groups * TILES * FRAGMENT);
     uint8_t* rest = reinterpret_cast<uint8_t*>(scales + groups * TILES * 4);
     Ring<DEPTH> ring = {rest + w * Ring<DEPTH>::BYTES, 0};
-    const uint8_t* mine = l.in + (size_t)tile * groups * TILE4;
-    auto tile_at = [&](int i) { return works && i < groups ? mine + i * TILE4 : nullptr; };
+    const uint8_t* mine = l.in + ((size_t)(is_mlp ? first_mlp + mlp_group * WARPS + w : unit * UNIT_TILES + (w & 3)) * groups + first) * TILE4;
+    auto tile_at = [&](int i) { return i < folds ? mine + i * TILE4 : nullptr; };
     ring.fill(tile_at, lane);
     if (threadIdx.x == 0) {
         barrier_init(&there, 1);
@@ -111,54 +112,74 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     __syncwarp();
     if (threadIdx.x < count) own[threadIdx.x] = b.columns[from + threadIdx.x];
     const bool any = __syncthreads_or(threadIdx.x < count && own[threadIdx.x].live);
-    float y[TILES][2] = {};
-    const int folds = works ? groups : 0;
     barrier_wait(&there, 0);
-    auto tell = [&] {  // that a warpgroup's unit of keys, values and queries is complete
-        warpgroup_sync(w / 4);
-        if ((w & 3) == 0 && lane == 0) signal(b.inner_ready + UNITS_READY);
-    };
+    const int stride = (int)gridDim.x - mlp_blocks;
     if (!any) {
-        if (works && !is_mlp) tell();
+        if (threadIdx.x == 0 && !is_mlp)
+            for (; unit * UNIT_TILES < first_mlp; unit += stride) signal(b.inner_ready + UNITS_READY);
         return;
     }
     __syncwarp();
+    float* sums = reinterpret_cast<float*>(rest);
+    float y[TILES][2];
 #pragma unroll 1
-    for (int from = 0; from < folds; from += 4) {
-        float four[TILES][2] = {};
+    for (;;) {
+#pragma unroll
+        for (int nt = 0; nt < TILES; nt++) y[nt][0] = y[nt][1] = 0;
 #pragma unroll 1
-        for (int i = from; i < min(from + 4, folds); i++)
-            fold_group<true, TILES>(ring.take(tile_at(i + DEPTH), lane), words + i * TILES * FRAGMENT, scales + i * TILES * 4, lane, count, four);
+        for (int i4 = 0; i4 < folds; i4 += 4) {
+            float four[TILES][2] = {};
+#pragma unroll 1
+            for (int i = i4; i < min(i4 + 4, folds); i++)
+                fold_group<true, TILES>(ring.take(tile_at(i + DEPTH), lane), words + (first + i) * TILES * FRAGMENT, scales + (first + i) * TILES * 4, lane, count,
+                                        four);
 #pragma unroll
-        for (int nt = 0; nt < TILES; nt++) y[nt][0] += four[nt][0], y[nt][1] += four[nt][1];
-    }
-    if (!works) return;
-    if (!is_mlp) {
-#pragma unroll
-        for (int nt = 0; nt < TILES; nt++) {
-            const int c = nt * 4 + t;
-            if (nt * 4 >= count) break;
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const float pair = __shfl_xor_sync(ALL, y[nt][r], 4);  // the row that differs in its lowest bit
-                if (c < count) finish_row(place_of(s, l, b, own[c], from + c, tile, g + 8 * r), g + 8 * r, y[nt][r], pair, 0.f);
-            }
+            for (int nt = 0; nt < TILES; nt++) y[nt][0] += four[nt][0], y[nt][1] += four[nt][1];
         }
-        tell();
-        return;
+        __syncthreads();  // everyone has used the rings
+        if (is_mlp) break;
+#pragma unroll
+        for (int nt = 0; nt < TILES; nt++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                if (nt * 4 < count) sums[(w / 4 * 4 * TILES + nt * 4 + t) * UNIT_PITCH + (w & 3) * ROWS + g + 8 * r] = y[nt][r];
+        __syncthreads();
+#pragma unroll 1
+        for (int i = threadIdx.x; i < count * 64; i += THREADS) {
+            const int c = i >> 6, row = i & 63;
+            float v = 0;
+#pragma unroll
+            for (int j = 0; j < WARPGROUPS; j++) v += sums[(j * 4 * TILES + c) * UNIT_PITCH + row];
+            const float pair = __shfl_xor_sync(ALL, v, 1);  // the row that differs in its lowest bit
+            finish_row(place_of(s, l, b, own[c], from + c, unit * UNIT_TILES + row / ROWS, row % ROWS), row % ROWS, v, pair, 0.f);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) signal(b.inner_ready + UNITS_READY);
+        unit += stride;
+        if (unit * UNIT_TILES >= first_mlp) return;
+        mine += (size_t)stride * UNIT_TILES * groups * TILE4;
+        ring = {rest + w * Ring<DEPTH>::BYTES, 0};
+        ring.fill(tile_at, lane);
     }
-    float* mlp = reinterpret_cast<float*>(rest);
-    __syncthreads();  // everyone has used the rings
+    // Of many columns gate and up meet in shared memory: code for all of a lane's n-tiles takes longer to come than to run.
+    constexpr bool LATE = TILES > 2;
+    auto place = [&](int which, int c) { return sums + (which * 4 * TILES + c) * PITCH; };
 #pragma unroll
     for (int nt = 0; nt < TILES; nt++) {
-        const int c = nt * 4 + t;
-        if (c < count) mlp[c * PITCH + w * 8 + g] = silu_times(y[nt][0], y[nt][1]);  // a tile has 8 rows of gate, then the same 8 of up
+        const int c = nt * 4 + t, of = w * 8 + g;  // a tile has 8 rows of gate, then the same 8 of up
+        if (c >= count) continue;
+        place(0, c)[of] = LATE ? y[nt][0] : silu_times(y[nt][0], y[nt][1]);
+        if (LATE) place(1, c)[of] = y[nt][1];
     }
     __syncthreads();
 #pragma unroll 1
     for (int c = w; c < count; c += WARPS) {
         if (!own[c].live) continue;
-        const float4 four = *reinterpret_cast<const float4*>(mlp + c * PITCH + lane * 4);
+        float4 four = *reinterpret_cast<const float4*>(place(0, c) + lane * 4);
+        if (LATE) {
+            const float4 up = *reinterpret_cast<const float4*>(place(1, c) + lane * 4);
+            four = make_float4(silu_times(four.x, up.x), silu_times(four.y, up.y), silu_times(four.z, up.z), silu_times(four.w, up.w));
+        }
         const float v[4] = {four.x, four.y, four.z, four.w};
         const int at = digit_tile(b.inner, from + c, mlp_group);
         store_digits(v, b.inner.words + at * FRAGMENT, b.inner.scales + at * 4, (from + c) & 3, lane, b.inner.beside);
@@ -193,10 +214,9 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
     }
     ring.fill(tile_at, lane);
     __syncthreads();
-    const bool leads = (w & 3) == 0 && lane == 0;
-    // Asks for the digits of groups from .. last - 1; one lane of the warpgroup calls it.
-    auto ask = [&](int from, int last) {
-        for (int i = from; i < last; i++) {
+    // Asks for the digits of every `step`-th group of from .. last - 1; one lane calls it.
+    auto ask = [&](int from, int last, int step) {
+        for (int i = from; i < last; i += step) {
             uint8_t* to = digits + i % SLOTS * SLOT;
             uint64_t* full = &there[warpgroup][i % SLOTS];
             barrier_expect(full, SLOT);
@@ -205,12 +225,13 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
         }
     };
     if (!early) wait_prerequisites();
-    if (leads) {
-        if (early) {
-            await_layer(b.inner_ready, l.number);
-            fence_for_copies();
-        }
-        ask(0, min(SLOTS, early ? n_down : n));
+    if (early) {
+        if (threadIdx.x == 0) await_layer(b.inner_ready, l.number);
+        __syncthreads();
+    }
+    if (lane == 0) {
+        fence_for_copies();
+        ask(w & 3, min(SLOTS, early ? n_down : n), 4);
     }
     __syncwarp();
     float p[TILES][2] = {}, p_down[TILES][2];
@@ -227,7 +248,7 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
             if (early) {
                 wait_prerequisites();
                 warpgroup_sync(warpgroup);  // all slots are free
-                if (leads) ask(i, min(n, i + SLOTS));
+                if (lane == 0) ask(i + (w & 3), min(n, i + SLOTS), 4);
                 __syncwarp();
             }
         }
@@ -239,7 +260,7 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
         const int next = i + SLOTS;
         if (next < (early && i < n_down ? n_down : n)) {
             warpgroup_sync(warpgroup);
-            if (leads) ask(next, next + 1);
+            if ((w & 3) == 0 && lane == 0) ask(next, next + 1, 1);
             __syncwarp();
         }
     }
@@ -276,13 +297,13 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
 #define BODY(CALL)  // launched on compute capability 9.0 only
 #endif
 #define LAYER const __grid_constant__ Shape s, const __grid_constant__ Layer l, const __grid_constant__ Buffers b, int columns
-// project_in leaves registers for norm_columns, which it follows early.
-#define WGMMA(NAME, TILES, DEPTH_IN, DEPTH_OUT, SLOTS)                                                    \
-    extern "C" __global__ void __maxnreg__(96) project_in_wgmma_##NAME(LAYER) {                           \
-        BODY((project_in<TILES, DEPTH_IN>(s, l, b, columns)))                                             \
-    }                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wgmma_##NAME(LAYER, int early) { \
-        BODY((project_out<TILES, DEPTH_OUT, SLOTS>(s, l, b, columns, early)))                             \
+// project_in and project_out leave registers for norm_columns, which one follows early and which follows the other early; of 8 columns also for attend.
+#define WGMMA(NAME, TILES, REGISTERS_IN, DEPTH_IN, REGISTERS_OUT, DEPTH_OUT, SLOTS)                        \
+    extern "C" __global__ void __maxnreg__(REGISTERS_IN) project_in_wgmma_##NAME(LAYER) {                  \
+        BODY((project_in<TILES, DEPTH_IN>(s, l, b, columns)))                                              \
+    }                                                                                                      \
+    extern "C" __global__ void __maxnreg__(REGISTERS_OUT) project_out_wgmma_##NAME(LAYER, int early) {     \
+        BODY((project_out<TILES, DEPTH_OUT, SLOTS>(s, l, b, columns, early)))                              \
     }
-WGMMA(8, 2, 6, 4, 7)
-WGMMA(40, 10, 3, 4, 3)
+WGMMA(8, 2, 64, 6, 64, 4, 7)
+WGMMA(40, 10, 96, 3, 96, 4, 3)
