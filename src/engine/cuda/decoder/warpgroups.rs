@@ -82,11 +82,13 @@ pub fn kernels(device: &Device, config: &ModelConfig) -> Result<Option<Kernels>>
     Ok(Some(Kernels { project_in, project_out, norm_head, scores: [narrow, wide] }))
 }
 
-/// Dynamic shared memory of a block: digits, then rings, the block's part of the MLP, or sums of a unit.
+/// Dynamic shared memory of a block: digits, then rings, and the block's part of the MLP or sums of a unit, in the rings' place or (few columns) behind
+/// them.
 fn input_bytes(width: &Width, groups: usize) -> usize {
     let digits = groups * width.tiles * DIGIT_BYTES;
-    let columns = 4 * width.tiles;
-    digits + (width.depth[0] * RING_STEP).max(2 * columns * PITCH * 4).max(WARPGROUPS * columns * UNIT_PITCH * 4)
+    let (rings, columns) = (width.depth[0] * RING_STEP, 4 * width.tiles);
+    let sums = (2 * columns * PITCH * 4).max(WARPGROUPS * columns * UNIT_PITCH * 4);
+    digits + if width.tiles == WIDTHS[0].tiles { rings + sums } else { rings.max(sums) }
 }
 
 fn output_bytes(width: &Width) -> usize {

@@ -79,7 +79,8 @@ DI void warpgroup_sync(int warpgroup) {
 // A block of the first kind makes one group of the MLP, 64 rows a warpgroup, and rounds it. The others take units of 64 rows of keys, values and
 // queries, each warpgroup a quarter of the groups, because attention waits for them, and count them.
 // Dynamic shared memory: words [groups][TILES][256], scales [groups][TILES][4], rings [16 warps][DEPTH] tiles
-// or the MLP [gate, up][columns][PITCH] or sums [4 warpgroups][columns][UNIT_PITCH].
+// or the MLP [gate, up][columns][PITCH] or sums [4 warpgroups][columns][UNIT_PITCH]; of few columns these lie behind the rings, so that the
+// next unit's tiles may come meanwhile.
 template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& l, const Buffers& b, int columns) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ Column own[4 * TILES];
@@ -95,9 +96,21 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     float2* scales = reinterpret_cast<float2*>(words + groups * TILES * FRAGMENT);
     uint8_t* rest = reinterpret_cast<uint8_t*>(scales + groups * TILES * 4);
     Ring<DEPTH> ring = {rest + w * Ring<DEPTH>::BYTES, 0};
+    constexpr bool APART = TILES == 2;
+    const int stride = (int)gridDim.x - mlp_blocks;
     const uint8_t* mine = l.in + ((size_t)(is_mlp ? first_mlp + mlp_group * WARPS + w : unit * UNIT_TILES + (w & 3)) * groups + first) * TILE4;
-    auto tile_at = [&](int i) { return i < folds ? mine + i * TILE4 : nullptr; };
-    ring.fill(tile_at, lane);
+    const size_t to_next = ((size_t)stride * UNIT_TILES * groups - folds) * TILE4;  // from behind a unit's tiles
+    int left = folds, units = is_mlp || !APART ? 0 : max(0, (first_mlp / UNIT_TILES - unit - 1) / stride);
+    auto next = [&]() -> const uint8_t* {
+        if (left == 0) {
+            if (units == 0 || folds == 0) return nullptr;
+            units--, left = folds, mine += to_next;
+        }
+        const uint8_t* tile = mine;
+        mine += TILE4, left--;
+        return tile;
+    };
+    ring.fill([&](int) { return next(); }, lane);
     if (threadIdx.x == 0) {
         barrier_init(&there, 1);
         barriers_ready();
@@ -113,14 +126,13 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     if (threadIdx.x < count) own[threadIdx.x] = b.columns[from + threadIdx.x];
     const bool any = __syncthreads_or(threadIdx.x < count && own[threadIdx.x].live);
     barrier_wait(&there, 0);
-    const int stride = (int)gridDim.x - mlp_blocks;
     if (!any) {
         if (threadIdx.x == 0 && !is_mlp)
             for (; unit * UNIT_TILES < first_mlp; unit += stride) signal(b.inner_ready + UNITS_READY);
         return;
     }
     __syncwarp();
-    float* sums = reinterpret_cast<float*>(rest);
+    float* sums = reinterpret_cast<float*>(APART ? rest + WARPS * Ring<DEPTH>::BYTES : rest);
     float y[TILES][2];
 #pragma unroll 1
     for (;;) {
@@ -131,12 +143,12 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
             float four[TILES][2] = {};
 #pragma unroll 1
             for (int i = i4; i < min(i4 + 4, folds); i++)
-                fold_group<true, TILES>(ring.take(tile_at(i + DEPTH), lane), words + (first + i) * TILES * FRAGMENT, scales + (first + i) * TILES * 4, lane, count,
+                fold_group<true, TILES>(ring.take(next(), lane), words + (first + i) * TILES * FRAGMENT, scales + (first + i) * TILES * 4, lane, count,
                                         four);
 #pragma unroll
             for (int nt = 0; nt < TILES; nt++) y[nt][0] += four[nt][0], y[nt][1] += four[nt][1];
         }
-        __syncthreads();  // everyone has used the rings
+        if (!APART) __syncthreads();  // everyone has used the rings
         if (is_mlp) break;
 #pragma unroll
         for (int nt = 0; nt < TILES; nt++)
@@ -157,9 +169,10 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
         if (threadIdx.x == 0) signal(b.inner_ready + UNITS_READY);
         unit += stride;
         if (unit * UNIT_TILES >= first_mlp) return;
-        mine += (size_t)stride * UNIT_TILES * groups * TILE4;
+        if (APART) continue;
+        mine += to_next, left = folds;
         ring = {rest + w * Ring<DEPTH>::BYTES, 0};
-        ring.fill(tile_at, lane);
+        ring.fill([&](int) { return next(); }, lane);
     }
     // Of many columns gate and up meet in shared memory: code for all of a lane's n-tiles takes longer to come than to run.
     constexpr bool LATE = TILES > 2;
