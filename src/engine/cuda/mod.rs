@@ -128,6 +128,9 @@ struct Graphs {
     codec: Option<Graph>,
 }
 
+/// Columns of an n-tile: a prompt filled up to a multiple of them takes no longer, and there are few graphs.
+const PROMPT_STEP: usize = 4;
+
 /// The CUDA engine.
 ///
 /// Every slot's output is bit-identical to running alone. One thread owns it.
@@ -140,6 +143,8 @@ pub struct CudaEngine {
     codec: Option<Codec>,
     /// Of one column, of two, ...
     graphs: Vec<Graphs>,
+    /// The first pieces of prompts, of [`PROMPT_STEP`] columns, of twice as many, ...
+    prompts: Vec<Graph>,
     slots: Vec<Slot>,
     voices: Vec<Voice>,
     sounding: Option<Sounding>,
@@ -207,6 +212,7 @@ impl CudaEngine {
             out: device.pinned(MAX_COLUMNS)?,
             pcm: device.pinned(slots * samples)?,
             graphs: Vec::new(),
+            prompts: Vec::new(),
             slots: vec![Slot::Free; slots],
             voices: vec![Voice::default(); slots],
             sounding: None,
@@ -221,6 +227,11 @@ impl CudaEngine {
             device,
         };
         engine.graphs = (1..=slots).map(|columns| engine.capture(columns)).collect::<Result<_>>()?;
+        let lengths = (PROMPT_STEP..=MAX_COLUMNS).step_by(PROMPT_STEP);
+        let prompt = |n: usize| {
+            engine.device.capture(&engine.main, || engine.decoder.forward(engine.main(), n, Reach::prompt(n)))
+        };
+        engine.prompts = lengths.map(prompt).collect::<Result<_>>()?;
         engine.device.synchronize(&engine.main)?;
         Ok(engine)
     }
@@ -286,8 +297,8 @@ impl CudaEngine {
         Ok(())
     }
 
-    /// Uploads one chunk of a prompt: its embedding rows and its columns. Waits for what used the staging memory before.
-    fn stage(&mut self, slot: usize, tokens: &[u32], first: usize) -> Result<()> {
+    /// Uploads one chunk of a prompt: its embedding rows and its columns, and dead ones up to `columns`. Waits for what used the staging memory before.
+    fn stage(&mut self, slot: usize, tokens: &[u32], first: usize, columns: usize) -> Result<()> {
         self.device.synchronize(&self.main)?;
         self.placed.clear();
         let hidden = self.info.config.hidden_size;
@@ -298,9 +309,12 @@ impl CudaEngine {
             let row = (self.slots.len() + i) as i32;
             self.columns[i] = Column { slot: slot as i32, position: (first + i) as i32, live: 1, row };
         }
+        for i in tokens.len()..columns {
+            self.columns[i] = Column { live: 0, ..self.columns[0] };
+        }
         let rows = self.decoder.residual(self.slots.len());
         self.device.write(&self.main, rows, &self.prompt[..tokens.len() * hidden])?;
-        self.device.write(&self.main, self.decoder.columns(), &self.columns[..tokens.len()])
+        self.device.write(&self.main, self.decoder.columns(), &self.columns[..columns])
     }
 
     /// Puts the columns of `running` onto the device, unless the frame before left them there.
@@ -454,9 +468,14 @@ impl Engine for CudaEngine {
         let Some(Slot::Prompt(prompt, first)) = self.slots.get(slot) else { return Ok(true) };
         let (first, length) = (*first, prompt.len());
         let piece: Vec<u32> = prompt[first..].iter().take(MAX_COLUMNS).copied().collect();
-        self.stage(slot, &piece, first)?;
-        let seen = first + piece.len();
-        self.decoder.forward(self.main(), piece.len(), Reach::prompt(seen))?;
+        let (seen, steps) = (first + piece.len(), piece.len().div_ceil(PROMPT_STEP));
+        if first == 0 {
+            self.stage(slot, &piece, first, steps * PROMPT_STEP)?;
+            self.device.replay(&self.prompts[steps - 1])?;
+        } else {
+            self.stage(slot, &piece, first, piece.len())?;
+            self.decoder.forward(self.main(), piece.len(), Reach::prompt(seen))?;
+        }
         if seen == length {
             let last = self.slots.len() + piece.len() - 1;
             let (to, from) = (self.decoder.residual(slot), self.decoder.residual(last));
@@ -531,7 +550,7 @@ impl Engine for CudaEngine {
         self.check_tokens(tokens, 0)?;
         for (chunk, tokens) in tokens.chunks(MAX_COLUMNS).enumerate() {
             let first = chunk * MAX_COLUMNS;
-            self.stage(slot, tokens, first)?;
+            self.stage(slot, tokens, first, tokens.len())?;
             self.observe(tokens, first, observer)?;
         }
         Ok(())
