@@ -159,9 +159,8 @@ impl Decoder {
         let (Some(kernels), Some(index)) = (&self.functions.warpgroups, self.width(columns)) else { return Ok(()) };
         let width = &WIDTHS[index];
         let (rows, parts) = (OUT_SPLITS * self.shape.hidden as usize / UNIT, columns.div_ceil(4 * width.tiles));
-        // Blocks without rows keep the other multiprocessors until the many blocks of the next kernel are placed.
-        let stays = index == 1 && parts == 1;
-        let grid = [if stays { rows.max(self.blocks) } else { rows }, parts, 1];
+        // Blocks without rows keep the other multiprocessors until the blocks of the next kernel are placed.
+        let grid = [if parts == 1 { rows.max(self.blocks) } else { rows }, parts, 1];
         let (columns_arg, early) = (columns as i32, i32::from(early));
         let (sizes, more) = ((grid, THREADS, output_bytes(width)), [pointer(&columns_arg), pointer(&early)]);
         self.launch(on, &kernels.project_out[index], layer, columns, sizes, &more)

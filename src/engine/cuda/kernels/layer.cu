@@ -78,17 +78,17 @@ DI void settle(float4 o, float4 down, const float* x, float (&v)[4]) {
     v[0] = (v[0] + o.x) + down.x, v[1] = (v[1] + o.y) + down.y, v[2] = (v[2] + o.z) + down.z, v[3] = (v[3] + o.w) + down.w;
 }
 
-// LayerNorm and rounding of many columns: block c does column c, one more block does `inner_ready`. 512 threads. `pending`: project_out left
+// LayerNorm and rounding of many columns: block c does column c, one more block clears `inner_ready`. 512 threads, few registers, so that there is room
+// beside project_out. `pending`: project_out left
 // partial sums before.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+extern "C" __global__ void __maxnreg__(32) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
                                                                    const __grid_constant__ Buffers b, int pending) {
     __shared__ float2 moments[WARPS];
     const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, at = w * GROUP + lane * 4;
-    if (c == gridDim.x - 1) {  // a chain of kernels that are launched early ends here: none may find the number of the layer before
-        wait_prerequisites();
-        if (threadIdx.x == 0) say_layer(b.inner_ready, 0), __stcg(b.inner_ready + UNITS_READY, 0u), __threadfence();
-        __syncthreads();
+    if (c == gridDim.x - 1) {  // nobody finds the units of the layer before: who reads them begins after this kernel's end
         launch_dependents();
+        wait_prerequisites();
+        if (threadIdx.x == 0) __stcg(b.inner_ready, 0u), __stcg(b.inner_ready + UNITS_READY, 0u);
         return;
     }
     const float4 weight = w < groups ? __ldg(reinterpret_cast<const float4*>(l.norm + at)) : make_float4(0, 0, 0, 0);
