@@ -78,11 +78,15 @@ DI void settle(float4 o, float4 down, const float* x, float (&v)[4]) {
     v[0] = (v[0] + o.x) + down.x, v[1] = (v[1] + o.y) + down.y, v[2] = (v[2] + o.z) + down.z, v[3] = (v[3] + o.w) + down.w;
 }
 
-// LayerNorm and rounding of many columns: block c does column c, one more block clears `inner_ready`. 512 threads, few registers, so that there is room
-// beside project_out. `pending`: project_out left
+#if __CUDA_ARCH__ == 900
+constexpr int NORM_BLOCKS = 4;  // of norm_columns in a multiprocessor: few registers, so that one finds room beside project_out
+#else
+constexpr int NORM_BLOCKS = 3;
+#endif
+// LayerNorm and rounding of many columns: block c does column c, one more block clears `inner_ready`. 512 threads. `pending`: project_out left
 // partial sums before.
-extern "C" __global__ void __maxnreg__(32) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
-                                                                   const __grid_constant__ Buffers b, int pending) {
+extern "C" __global__ void __launch_bounds__(THREADS, NORM_BLOCKS) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
+                                                                             const __grid_constant__ Buffers b, int pending) {
     __shared__ float2 moments[WARPS];
     const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, at = w * GROUP + lane * 4;
     if (c == gridDim.x - 1) {  // nobody finds the units of the layer before: who reads them begins after this kernel's end
