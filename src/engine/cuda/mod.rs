@@ -128,7 +128,7 @@ struct Graphs {
     codec: Option<Graph>,
 }
 
-/// Columns of an n-tile: a prompt filled up to a multiple of them takes no longer, and there are few graphs.
+/// Columns of an n-tile, whose products take as long as those of one: a prompt is filled up to a multiple of them, so there are few graphs.
 const PROMPT_STEP: usize = 4;
 
 /// The CUDA engine.

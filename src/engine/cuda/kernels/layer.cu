@@ -311,7 +311,8 @@ template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b
         if (threadIdx.x == 0) say_layer(b.inner_ready, l.number);
         return;
     }
-    const int index = blockIdx.x % n_items, c = blockIdx.x / n_items % columns, z = blockIdx.x / n_items / columns, splits = gridDim.x / n_items / columns;
+    const int index = blockIdx.x % n_items, c = blockIdx.x / n_items % columns, z = blockIdx.x / n_items / columns;
+    const int splits = (gridDim.x - 1) / n_items / columns;
     const int4 column = __ldcg(reinterpret_cast<const int4*>(b.columns + c));
     const int slot = column.x, live = column.z;
     const Range range = seen(l, column.y);
