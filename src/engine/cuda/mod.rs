@@ -17,6 +17,7 @@ pub mod kernels;
 mod measure;
 pub mod pack;
 pub(crate) mod probe;
+mod prompt;
 #[cfg(test)]
 mod tests;
 
@@ -128,9 +129,6 @@ struct Graphs {
     codec: Option<Graph>,
 }
 
-/// Columns of an n-tile, whose products take as long as those of one: a prompt is filled up to a multiple of them, so there are few graphs.
-const PROMPT_STEP: usize = 4;
-
 /// The CUDA engine.
 ///
 /// Every slot's output is bit-identical to running alone. One thread owns it.
@@ -143,7 +141,7 @@ pub struct CudaEngine {
     codec: Option<Codec>,
     /// Of one column, of two, ...
     graphs: Vec<Graphs>,
-    /// The first pieces of prompts, of [`PROMPT_STEP`] columns, of twice as many, ...
+    /// The first pieces of prompts, of four columns, of eight, ...
     prompts: Vec<Graph>,
     slots: Vec<Slot>,
     voices: Vec<Voice>,
@@ -227,11 +225,7 @@ impl CudaEngine {
             device,
         };
         engine.graphs = (1..=slots).map(|columns| engine.capture(columns)).collect::<Result<_>>()?;
-        let lengths = (PROMPT_STEP..=MAX_COLUMNS).step_by(PROMPT_STEP);
-        let prompt = |n: usize| {
-            engine.device.capture(&engine.main, || engine.decoder.forward(engine.main(), n, Reach::prompt(n)))
-        };
-        engine.prompts = lengths.map(prompt).collect::<Result<_>>()?;
+        engine.prompts = engine.capture_prompts()?;
         engine.device.synchronize(&engine.main)?;
         Ok(engine)
     }
@@ -295,26 +289,6 @@ impl CudaEngine {
             return Err(Error::input("prompt", format!("expected at most {positions} positions, found {found}")));
         }
         Ok(())
-    }
-
-    /// Uploads one chunk of a prompt: its embedding rows and its columns, and dead ones up to `columns`. Waits for what used the staging memory before.
-    fn stage(&mut self, slot: usize, tokens: &[u32], first: usize, columns: usize) -> Result<()> {
-        self.device.synchronize(&self.main)?;
-        self.placed.clear();
-        let hidden = self.info.config.hidden_size;
-        for (i, &id) in tokens.iter().enumerate() {
-            let scale = self.embedding.scale[id as usize].to_f32();
-            let row = self.embedding.row(id as usize).map(|code| f32::from(code) * scale);
-            self.prompt[i * hidden..][..hidden].iter_mut().zip(row).for_each(|(x, value)| *x = value);
-            let row = (self.slots.len() + i) as i32;
-            self.columns[i] = Column { slot: slot as i32, position: (first + i) as i32, live: 1, row };
-        }
-        for i in tokens.len()..columns {
-            self.columns[i] = Column { live: 0, ..self.columns[0] };
-        }
-        let rows = self.decoder.residual(self.slots.len());
-        self.device.write(&self.main, rows, &self.prompt[..tokens.len() * hidden])?;
-        self.device.write(&self.main, self.decoder.columns(), &self.columns[..columns])
     }
 
     /// Puts the columns of `running` onto the device, unless the frame before left them there.
@@ -396,34 +370,6 @@ impl CudaEngine {
         }
         Ok(())
     }
-
-    fn observe(&mut self, tokens: &[u32], first: usize, observer: &mut dyn Observer) -> Result<()> {
-        let (hidden, rows) = (self.info.config.hidden_size, self.info.audio_ids.len());
-        let (count, seen) = (tokens.len(), first + tokens.len());
-        let mut residual = vec![0f32; count * hidden];
-        for layer in 0..self.info.config.num_layers() {
-            self.decoder.layer(self.main(), layer, count, Reach::prompt(seen))?;
-            self.device.read(&self.main, self.decoder.residual(self.slots.len()), &mut residual)?;
-            self.device.synchronize(&self.main)?;
-            for (i, residual) in residual.chunks(hidden).enumerate() {
-                observer.layer(layer, first + i, residual);
-            }
-        }
-        self.decoder.scores(self.main(), count, self.normed.address(), None)?;
-        let (mut normed, mut logits) = (vec![0f32; count * hidden], vec![0f32; count * rows]);
-        let mut stop = vec![0f32; count * self.decoder.stop_inner()];
-        self.device.read(&self.main, self.normed.address(), &mut normed)?;
-        self.device.read(&self.main, self.decoder.logits(0), &mut logits)?;
-        self.device.read(&self.main, self.decoder.stop_terms(0), &mut stop)?;
-        self.device.synchronize(&self.main)?;
-        let stop = stop.chunks(self.decoder.stop_inner());
-        for (i, ((hidden, logits), stop)) in normed.chunks(hidden).zip(logits.chunks(rows)).zip(stop).enumerate() {
-            let z = stop.iter().sum::<f32>() + self.stop_bias;
-            let stop_probability = 1.0 / (1.0 + (-z).exp());
-            observer.position(Scores { position: first + i, hidden, logits, stop_probability });
-        }
-        Ok(())
-    }
 }
 
 impl Drop for CudaEngine {
@@ -468,14 +414,8 @@ impl Engine for CudaEngine {
         let Some(Slot::Prompt(prompt, first)) = self.slots.get(slot) else { return Ok(true) };
         let (first, length) = (*first, prompt.len());
         let piece: Vec<u32> = prompt[first..].iter().take(MAX_COLUMNS).copied().collect();
-        let (seen, steps) = (first + piece.len(), piece.len().div_ceil(PROMPT_STEP));
-        if first == 0 {
-            self.stage(slot, &piece, first, steps * PROMPT_STEP)?;
-            self.device.replay(&self.prompts[steps - 1])?;
-        } else {
-            self.stage(slot, &piece, first, piece.len())?;
-            self.decoder.forward(self.main(), piece.len(), Reach::prompt(seen))?;
-        }
+        let seen = first + piece.len();
+        self.run_piece(slot, &piece, first)?;
         if seen == length {
             let last = self.slots.len() + piece.len() - 1;
             let (to, from) = (self.decoder.residual(slot), self.decoder.residual(last));

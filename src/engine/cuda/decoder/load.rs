@@ -113,6 +113,7 @@ fn buffers(arena: &mut Arena<'_>, config: &ModelConfig, x: Address) -> Result<Bu
         partial: arena.zeros(MAX_COLUMNS * config.query_size() * MAX_CHUNKS * 4)?,
         partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * MAX_CHUNKS * 8)?,
         out_partial: arena.zeros(MAX_COLUMNS * 2 * warpgroups::OUT_SPLITS * config.hidden_size * 4)?,
+        // Two counters, a line of memory apart (`UNITS_READY`).
         inner_ready: arena.zeros(2 * 32 * 4)?,
         mlp_arrivals: arena.zeros(config.intermediate_size / GROUP * 4)?,
         attention_arrivals: arena.zeros(MAX_COLUMNS * config.query_size() / GROUP * 4)?,

@@ -57,7 +57,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn attend_and_project_out(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
+    fn attend_and_project_out(&self, on: Queue<'_>, layer: usize, columns: usize, reach: Reach) -> Result<()> {
         self.attend_to(on, layer, columns, reach, self.attended_units(columns))?;
         self.project_out(on, layer, columns, true)
     }

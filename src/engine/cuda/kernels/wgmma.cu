@@ -65,16 +65,6 @@ template <bool ALONE, int TILES> DI void fold_group(const Tile4& t, const uint32
     }
 }
 
-// ---- barriers of some warps ----------------------------------------------------------------------------------------------------
-// With its number in a register a kernel would reserve all sixteen.
-DI void warpgroup_sync(int warpgroup) {
-    switch (warpgroup) {
-        case 0: asm volatile("bar.sync 1, 128;" ::: "memory"); break;
-        case 1: asm volatile("bar.sync 2, 128;" ::: "memory"); break;
-        case 2: asm volatile("bar.sync 3, 128;" ::: "memory"); break;
-        default: asm volatile("bar.sync 4, 128;" ::: "memory"); break;
-    }
-}
 // Grid: (intermediate / 128 blocks for gate and up, then blocks for keys, values and queries; blocks of columns); block: 512 threads.
 // A block of the first kind makes one group of the MLP, 64 rows a warpgroup, and rounds it. The others take units of 64 rows of keys, values and
 // queries, each warpgroup a quarter of the groups, because attention waits for them, and count them.
@@ -96,11 +86,11 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     float2* scales = reinterpret_cast<float2*>(words + groups * TILES * FRAGMENT);
     uint8_t* rest = reinterpret_cast<uint8_t*>(scales + groups * TILES * 4);
     Ring<DEPTH> ring = {rest + w * Ring<DEPTH>::BYTES, 0};
-    constexpr bool APART = TILES == 2;
+    constexpr bool FEW = TILES == 2;  // columns
     const int stride = (int)gridDim.x - mlp_blocks;
     const uint8_t* mine = l.in + ((size_t)(is_mlp ? first_mlp + mlp_group * WARPS + w : unit * UNIT_TILES + (w & 3)) * groups + first) * TILE4;
     const size_t to_next = ((size_t)stride * UNIT_TILES * groups - folds) * TILE4;  // from behind a unit's tiles
-    int left = folds, units = is_mlp || !APART ? 0 : max(0, (first_mlp / UNIT_TILES - unit - 1) / stride);
+    int left = folds, units = is_mlp || !FEW ? 0 : max(0, (first_mlp / UNIT_TILES - unit - 1) / stride);
     auto next = [&]() -> const uint8_t* {
         if (left == 0) {
             if (units == 0 || folds == 0) return nullptr;
@@ -132,7 +122,7 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
         return;
     }
     __syncwarp();
-    float* sums = reinterpret_cast<float*>(APART ? rest + WARPS * Ring<DEPTH>::BYTES : rest);
+    float* sums = reinterpret_cast<float*>(FEW ? rest + WARPS * Ring<DEPTH>::BYTES : rest);
     float y[TILES][2];
 #pragma unroll 1
     for (;;) {
@@ -148,7 +138,7 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
 #pragma unroll
             for (int nt = 0; nt < TILES; nt++) y[nt][0] += four[nt][0], y[nt][1] += four[nt][1];
         }
-        if (!APART) __syncthreads();  // everyone has used the rings
+        if (!FEW) __syncthreads();  // everyone has used the rings
         if (is_mlp) break;
 #pragma unroll
         for (int nt = 0; nt < TILES; nt++)
@@ -169,27 +159,26 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
         if (threadIdx.x == 0) signal(b.inner_ready + UNITS_READY);
         unit += stride;
         if (unit * UNIT_TILES >= first_mlp) return;
-        if (APART) continue;
+        if (FEW) continue;
         mine += to_next, left = folds;
         ring = {rest + w * Ring<DEPTH>::BYTES, 0};
         ring.fill([&](int) { return next(); }, lane);
     }
     // Of many columns gate and up meet in shared memory: code for all of a lane's n-tiles takes longer to come than to run.
-    constexpr bool LATE = TILES > 2;
     auto place = [&](int which, int c) { return sums + (which * 4 * TILES + c) * PITCH; };
 #pragma unroll
     for (int nt = 0; nt < TILES; nt++) {
         const int c = nt * 4 + t, of = w * 8 + g;  // a tile has 8 rows of gate, then the same 8 of up
         if (c >= count) continue;
-        place(0, c)[of] = LATE ? y[nt][0] : silu_times(y[nt][0], y[nt][1]);
-        if (LATE) place(1, c)[of] = y[nt][1];
+        place(0, c)[of] = FEW ? silu_times(y[nt][0], y[nt][1]) : y[nt][0];
+        if (!FEW) place(1, c)[of] = y[nt][1];
     }
     __syncthreads();
 #pragma unroll 1
     for (int c = w; c < count; c += WARPS) {
         if (!own[c].live) continue;
         float4 four = *reinterpret_cast<const float4*>(place(0, c) + lane * 4);
-        if (LATE) {
+        if (!FEW) {
             const float4 up = *reinterpret_cast<const float4*>(place(1, c) + lane * 4);
             four = make_float4(silu_times(four.x, up.x), silu_times(four.y, up.y), silu_times(four.z, up.z), silu_times(four.w, up.w));
         }
@@ -200,6 +189,16 @@ template <int TILES, int DEPTH> DI void project_in(const Shape& s, const Layer& 
     }
 }
 
+// ---- barriers of some warps ----------------------------------------------------------------------------------------------------
+// With its number in a register a kernel would reserve all sixteen.
+DI void warpgroup_sync(int warpgroup) {
+    switch (warpgroup) {
+        case 0: asm volatile("bar.sync 1, 128;" ::: "memory"); break;
+        case 1: asm volatile("bar.sync 2, 128;" ::: "memory"); break;
+        case 2: asm volatile("bar.sync 3, 128;" ::: "memory"); break;
+        default: asm volatile("bar.sync 4, 128;" ::: "memory"); break;
+    }
+}
 // A block without rows: it keeps its multiprocessor until the blocks of the next norm_columns, which come early, are placed. Four of them in one
 // multiprocessor take twice as long as one.
 DI void stay(const Buffers& b, const Layer& l, int early) {
@@ -252,10 +251,11 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
                                reinterpret_cast<float2*>(to + TILES * FRAGMENT * 4), full);
         }
     };
-    if (!early) wait_prerequisites();
     if (early) {
         if (threadIdx.x == 0) await_layer(b.inner_ready, l.number);
         __syncthreads();
+    } else {
+        wait_prerequisites();
     }
     if (lane == 0) {
         fence_for_copies();
