@@ -45,7 +45,7 @@ pub struct Layer {
     pub rope: Address,
     /// `[slots, kv_heads, positions, head_dim]` f16.
     pub keys: Address,
-    /// `[slots, kv_heads, head_dim, positions]` f16.
+    /// `[slots, kv_heads, positions / 8, head_dim, 8]` f16.
     pub values: Address,
     /// Positions seen; 0 for all.
     pub window: i32,
@@ -141,6 +141,8 @@ pub struct Buffers {
     pub partial_ml: Address,
     /// `[columns, 2, 4, hidden]` f32: what `project_out` by warpgroups leaves to be added to `x`.
     pub out_partial: Address,
+    /// `[columns of a block, intermediate]` pairs of u32, zeros: values of MLP groups whose units are different blocks'.
+    pub exchange: Address,
     /// u32: number of the layer whose `project_in` is complete; a line of memory further on, how many units of keys, values and queries are.
     pub inner_ready: Address,
     /// Counters, `[intermediate / 128]`.
@@ -287,7 +289,7 @@ pub const END_NOT_FINITE: i32 = 4;
 
 // The kernels assert the same sizes.
 const _: () = {
-    assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 152);
+    assert!(size_of::<Layer>() == 56 && size_of::<Shape>() == 32 && size_of::<Buffers>() == 160);
     assert!(size_of::<Frame>() == 120 && size_of::<Digits>() == 24);
     assert!(size_of::<Head>() == 152 && size_of::<HeadBuffers>() == 56);
     assert!(size_of::<Sequence>() == 96 && size_of::<FrameOut>() == 208 && size_of::<Column>() == 16);

@@ -171,7 +171,10 @@ impl CudaEngine {
     /// [`Error::Unsupported`] without a usable GPU, for a card too small (with the sizes) or a model whose sizes the kernels
     /// do not cover; [`Error::Input`] for options out of range; [`Error::Device`].
     pub fn open(export: &Export, options: &Options) -> Result<CudaEngine> {
-        let device = Device::open(options.ordinal)?;
+        CudaEngine::open_on(Device::open(options.ordinal)?, export, options)
+    }
+
+    fn open_on(device: Device, export: &Export, options: &Options) -> Result<CudaEngine> {
         let (main, side) = (device.stream(true)?, device.stream(false)?);
         let config = &export.config;
         let slots = options.slots;

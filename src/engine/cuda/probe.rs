@@ -276,7 +276,7 @@ impl Probe {
     pub(crate) fn cache(&self, layer: usize, slot: usize, head: usize, t: usize) -> Result<(Vec<u16>, Vec<u16>)> {
         let (dim, [keys, values]) = (self.config.head_dim, self.cache_of(layer, slot, head));
         let (keys, values) = (self.read::<u16>(keys, POSITIONS * dim)?, self.read::<u16>(values, POSITIONS * dim)?);
-        let value = |i: usize| values[value_place(i / dim, i % dim)];
+        let value = |i: usize| values[value_place(dim, i / dim, i % dim)];
         Ok((keys[..t * dim].to_vec(), (0..t * dim).map(value).collect()))
     }
 
@@ -290,7 +290,7 @@ impl Probe {
         let (dim, [keys_at, values_at]) = (self.config.head_dim, self.cache_of(layer, slot, head));
         let mut all = self.read::<u16>(values_at, POSITIONS * dim)?;
         for (i, &value) in values.iter().enumerate() {
-            all[value_place(first + i / dim, i % dim)] = value;
+            all[value_place(dim, first + i / dim, i % dim)] = value;
         }
         self.write(values_at, &all)?;
         self.write(keys_at + (first * dim * 2) as u64, keys)
@@ -391,7 +391,7 @@ fn place(digits: Digits, c: usize, k: usize, digit: usize) -> (usize, usize) {
     (word, k % 4)
 }
 
-/// Place of column `d` of the value of a position within a head's cache.
-fn value_place(position: usize, d: usize) -> usize {
-    d * POSITIONS + position
+/// Place of column `d` of `dim` of the value of a position within a head's cache.
+fn value_place(dim: usize, position: usize, d: usize) -> usize {
+    (position / 8 * dim + d) * 8 + position % 8
 }

@@ -271,6 +271,34 @@ fn no_choice_of_kernels_changes_a_bit() {
     }
 }
 
+/// Past 512 positions, and as if the GPU had fewer multiprocessors: other chunks of attention for a team, other shares of the
+/// MLP for a block, the same tokens and samples.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn no_number_of_multiprocessors_changes_a_bit() {
+    let export = persistent();
+    let ids: Vec<u32> = (0..640).map(|i| 4 + i * 7 % 30).collect();
+    let requests: Vec<Request<'_>> = (0..8).map(|i| request(&ids[..480 + 20 * i], 50, i as u64 + 1)).collect();
+    let options = Options { slots: 8, positions: 1024, ..Options::default() };
+    let mut alone = open(&export, 1, 1024);
+    let expected: Vec<Made> = requests.iter().map(|request| speak(&mut alone, 0, request)).collect();
+    for multiprocessors in [1, 2, 4, 5, 6, 7, 8, 9, 10, 12, 16, 40, usize::MAX] {
+        let mut device = Device::open(0).unwrap();
+        device.multiprocessors = multiprocessors.min(device.multiprocessors);
+        let mut engine = CudaEngine::open_on(device, &export, &options).unwrap();
+        let mut made = vec![Made::default(); requests.len()];
+        for (slot, request) in requests.iter().enumerate() {
+            engine.start(slot, request).unwrap();
+        }
+        while made.iter().any(|made| made.end.is_none()) {
+            engine.step(&mut |step| made[step.slot].take(&step)).unwrap();
+        }
+        for (slot, (made, expected)) in made.iter().zip(&expected).enumerate() {
+            assert!(made == expected, "{multiprocessors} multiprocessors, slot {slot}");
+        }
+    }
+}
+
 fn choices_agree(export: &Export, prompt: &[u32]) {
     for slots in [1, 3, 8] {
         let options = Options { slots, positions: 1024, ..Options::default() };
@@ -324,7 +352,9 @@ fn decoding_and_prefilling_leave_the_same_cache() {
             };
             let keys = |slot| of(layer.keys, slot)[..used * dim].to_vec();
             let values = |slot| {
-                of(layer.values, slot).chunks(capacity).flat_map(|row| row[..used].to_vec()).collect::<Vec<u16>>()
+                let all = of(layer.values, slot);
+                let places = (0..used * dim).map(|i| (i / dim / 8 * dim + i % dim) * 8 + i / dim % 8);
+                places.map(|at| all[at]).collect::<Vec<u16>>()
             };
             assert!(keys(0) == keys(1), "keys of layer {index}, head {kv}");
             assert!(values(0) == values(1), "values of layer {index}, head {kv}");

@@ -113,6 +113,7 @@ fn buffers(arena: &mut Arena<'_>, config: &ModelConfig, x: Address) -> Result<Bu
         partial: arena.zeros(MAX_COLUMNS * config.query_size() * MAX_CHUNKS * 4)?,
         partial_ml: arena.zeros(MAX_COLUMNS * config.num_attention_heads * MAX_CHUNKS * 8)?,
         out_partial: arena.zeros(MAX_COLUMNS * 2 * warpgroups::OUT_SPLITS * config.hidden_size * 4)?,
+        exchange: arena.zeros(warpgroups::FEW_COLUMNS * config.intermediate_size * 8)?,
         // Two counters, a line of memory apart (`UNITS_READY`).
         inner_ready: arena.zeros(2 * 32 * 4)?,
         mlp_arrivals: arena.zeros(config.intermediate_size / GROUP * 4)?,
@@ -128,9 +129,10 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
         true => ["project_in_4_deep", "project_in_8_deep", "project_out_4_deep", "project_out_8_deep"],
         false => ["project_in_4", "project_in_8", "project_out_4", "project_out_8"],
     };
-    let wide = ["norm_columns", "project_in_wide", "round_columns", "project_out_wide"];
+    let wide = ["project_in_wide", "round_columns", "project_out_wide"];
     let [in_4, in_8, out_4, out_8] = device.kernels(narrow)?;
-    let [norm_columns, project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
+    let [project_in_wide, round_columns, project_out_wide] = device.kernels(wide)?;
+    let norm = device.kernels(["norm_few", "norm_columns"])?;
     let [attend, add_partial_sums, scores, choose] =
         device.kernels([attend, "add_partial_sums", "scores", "choose_token"])?;
     let frame = if tuning.persistent { frame::kernel(device, config)? } else { None };
@@ -138,7 +140,7 @@ fn functions(device: &Device, config: &ModelConfig, tuning: Tuning) -> Result<Fu
     Ok(Functions {
         project_in: [in_4, in_8],
         project_out: [out_4, out_8],
-        norm_columns,
+        norm,
         project_in_wide,
         round_columns,
         project_out_wide,

@@ -67,7 +67,8 @@ impl Reach {
 pub struct Functions {
     project_in: [Kernel; 2],
     project_out: [Kernel; 2],
-    norm_columns: Kernel,
+    /// Of few columns, of many.
+    norm: [Kernel; 2],
     project_in_wide: Kernel,
     round_columns: Kernel,
     project_out_wide: Kernel,

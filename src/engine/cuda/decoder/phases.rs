@@ -101,7 +101,8 @@ impl Decoder {
     /// LayerNorm of every column, rounded once for all blocks; of the settled residual stream.
     pub(super) fn norm(&self, on: Queue<'_>, layer: usize, columns: usize, pending: bool) -> Result<()> {
         let (sizes, pending) = (([columns + 1, 1, 1], THREADS, 0), i32::from(pending));
-        self.launch(on, &self.functions.norm_columns, layer, columns, sizes, &[pointer(&pending)])
+        let kernel = &self.functions.norm[usize::from(columns > super::warpgroups::FEW_COLUMNS)];
+        self.launch(on, kernel, layer, columns, sizes, &[pointer(&pending)])
     }
 
     /// Adds to the residual stream what [`Decoder::project_out`] of the last layer left, if it leaves something.

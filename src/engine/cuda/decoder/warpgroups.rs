@@ -48,6 +48,10 @@ const PITCH: usize = 136;
 const UNIT_PITCH: usize = 72;
 /// Columns of the stop head at a time (`STOP_COLUMNS`).
 const STOP_COLUMNS: usize = 8;
+/// Units of a group of the MLP: as many rows of gate and of up as it has values.
+const GROUP_UNITS: usize = 2 * GROUP / UNIT;
+/// Columns of the narrow width, where MLP groups may be several blocks'.
+pub(super) const FEW_COLUMNS: usize = 4 * WIDTHS[0].tiles;
 /// Warpgroups of a block.
 const WARPGROUPS: usize = THREADS / 128;
 /// More than the fixed shared memory.
@@ -102,6 +106,14 @@ fn scores_bytes(width: &Width, groups: usize) -> usize {
     groups * width.tiles * DIGIT_BYTES + WARPS * depth * pack::INT8_TILE + part * 4 * UNIT * WARPGROUPS * 4 + stop
 }
 
+/// Groups of the MLP that a block of `project_in` takes as a whole, as few as possible: the other blocks take two units at most, of keys, values, queries
+/// (`attended`) and of the other groups. All of them where that cannot be.
+fn whole_groups(blocks: usize, groups: usize, attended: usize) -> usize {
+    let units = attended + groups * GROUP_UNITS;
+    let whole = units.saturating_sub(2 * blocks).div_ceil(GROUP_UNITS - 2);
+    if whole < groups.min(blocks) { whole } else { groups }
+}
+
 impl Decoder {
     /// Index of the width that takes so many columns; `None` where other kernels do.
     fn width(&self, columns: usize) -> Option<usize> {
@@ -139,13 +151,16 @@ impl Decoder {
         let (Some(kernels), Some(index)) = (&self.functions.warpgroups, self.width(columns)) else { return Ok(()) };
         let width = &WIDTHS[index];
         self.norm(on, layer, columns, pending)?;
-        let mlp_blocks = self.buffers.inner.groups as usize;
-        let units = self.first_mlp_tile() * pack::ROWS / UNIT;
-        let blocks = self.blocks.saturating_sub(mlp_blocks).clamp(units.div_ceil(WARPGROUPS), units);
-        let grid = [mlp_blocks + blocks, columns.div_ceil(4 * width.tiles), 1];
+        let groups = self.buffers.inner.groups as usize;
+        let attended = self.first_mlp_tile() * pack::ROWS / UNIT;
+        let whole = if index == 0 { whole_groups(self.blocks, groups, attended) } else { groups };
+        let units = attended + (groups - whole) * GROUP_UNITS;
+        let blocks = self.blocks.saturating_sub(whole).clamp(attended.div_ceil(WARPGROUPS), units);
+        let grid = [whole + blocks, columns.div_ceil(4 * width.tiles), 1];
         let shared = input_bytes(width, self.shape.hidden as usize / GROUP);
-        let columns_arg = columns as i32;
-        self.launch(on, &kernels.project_in[index], layer, columns, (grid, THREADS, shared), &[pointer(&columns_arg)])
+        let (columns_arg, whole) = (columns as i32, whole as i32);
+        let more = [pointer(&columns_arg), pointer(&whole)];
+        self.launch(on, &kernels.project_in[index], layer, columns, (grid, THREADS, shared), &more)
     }
 
     /// [`Decoder::project_out`] by warpgroups; its sums are left for [`Decoder::settle`] or the next layer.
@@ -197,5 +212,29 @@ impl Decoder {
         };
         // SAFETY: the kernels of head_wgmma.cu take these and two integers; buffers as above.
         unsafe { on.launch(&kernels.scores[index], launch, &mut arguments) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_few_groups_as_possible_are_whole() {
+        // The real model on an H200: 64 blocks with four units, 68 with two.
+        assert_eq!(whole_groups(132, 86, 48), 64);
+        for blocks in 1..200 {
+            let whole = whole_groups(blocks, 86, 48);
+            let units = |whole: usize| 48 + (86 - whole) * GROUP_UNITS;
+            if whole < 86 {
+                assert!(units(whole) <= 2 * (blocks - whole), "{blocks} blocks: two units each at most");
+                assert!(
+                    whole == 0 || units(whole - 1) > 2 * (blocks - whole + 1),
+                    "{blocks} blocks: one less would do"
+                );
+            } else {
+                assert!((0..86.min(blocks)).all(|whole| units(whole) > 2 * (blocks - whole)), "{blocks} blocks");
+            }
+        }
     }
 }

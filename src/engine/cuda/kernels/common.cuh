@@ -333,23 +333,38 @@ DI float2 group_moments(const float (&v)[4]) {
 // Joins the groups' moments (Chan et al., 1979), in index order: (mean, 1 / standard deviation). `moments` has room for 16.
 DI float2 join_moments(const float2* moments, int groups, float eps) {
     float mean = 0, m2 = 0, between = 0;
-#pragma unroll 8
-    for (int g = 0; g < WARPS; g++) mean += g < groups ? moments[g].x : 0.f;
-    mean = __fdiv_rn(mean, (float)groups);
-#pragma unroll 8
-    for (int g = 0; g < WARPS; g++) {
-        float2 m = g < groups ? moments[g] : make_float2(mean, 0.f);
-        float d = m.x - mean;
+    auto join = [&](int g) {
+        const float2 m = moments[g];
+        const float d = m.x - mean;
         m2 += m.y;
         between = __fmaf_rn(d, d, between);
+    };
+    float variance;
+    if (groups == WARPS) {  // divisions by powers of two: products have the same bits
+#pragma unroll 8
+        for (int g = 0; g < WARPS; g++) mean += moments[g].x;
+        mean = __fmul_rn(mean, 1.f / WARPS);
+#pragma unroll 8
+        for (int g = 0; g < WARPS; g++) join(g);
+        variance = __fmul_rn(__fmaf_rn(between, (float)GROUP, m2), 1.f / (WARPS * GROUP));
+    } else {
+#pragma unroll 1
+        for (int g = 0; g < groups; g++) mean += moments[g].x;
+        mean = __fdiv_rn(mean, (float)groups);
+#pragma unroll 1
+        for (int g = 0; g < groups; g++) join(g);
+        variance = __fdiv_rn(__fmaf_rn(between, (float)GROUP, m2), (float)(groups * GROUP));
     }
-    float variance = __fdiv_rn(__fmaf_rn(between, (float)GROUP, m2), (float)(groups * GROUP));
     return make_float2(mean, __frsqrt_rn(variance + eps));
 }
 
 DI void load4(const float* p, float (&v)[4]) {
     float4 t = __ldcg(reinterpret_cast<const float4*>(p));  // another block wrote it: past L1
     v[0] = t.x, v[1] = t.y, v[2] = t.z, v[3] = t.w;
+}
+// The same; loads stay where they are written, before what uses them.
+DI void load4_in_order(const float* p, float (&v)[4]) {
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(p) : "memory");
 }
 DI void normalize_by(float (&v)[4], float2 stat, float4 w) {
     v[0] = (v[0] - stat.x) * stat.y * w.x;

@@ -60,11 +60,7 @@ struct Walk {
 template <int FROM, int N, int TILES>
 DI void fold_tiles8(uint4 (&codes)[4], const uint32_t* words, const float2* scales, int lane, int count, float (&four)[TILES][2]) {
     int sum[N * 4];
-    wgmma_fence(codes);
-    wgmma_s8_first(sum, codes[0], digits_at(words + FROM * FRAGMENT));
-#pragma unroll
-    for (int s = 1; s < 4; s++) wgmma_s8(sum, codes[s], digits_at(words + FROM * FRAGMENT + s * 64));
-    wgmma_commit();
+    multiply_s8(sum, codes, digits_at(words) + FROM * TILE_DIGITS);
     wgmma_wait(sum);
 #pragma unroll
     for (int i = 0; i < N; i++) {

@@ -63,34 +63,30 @@ template <int NT, int DEPTH> DI void project_in_narrow(const Shape& s, const Lay
     }
 }
 
-// What project_out by warpgroups left of four values of column c, from `at` on: of o_proj (0) or down_proj (1).
-DI float4 load_partial_sums(const Shape& s, const Buffers& b, int c, int which, int at) {
-    float4 of[OUT_SPLITS];
+// Four values of the residual stream with what project_out by warpgroups left of them; `x`: where they are, `at`: their row in column c. All loads are on
+// their way before one is used, as far as there are registers.
+DI void settle(const Shape& s, const Buffers& b, int c, int at, const float* x, float (&v)[4]) {
+    float of[2][OUT_SPLITS][4];  // o_proj, down_proj
+    auto load = [&](int which) {
 #pragma unroll
-    for (int i = 0; i < OUT_SPLITS; i++)
-        of[i] = __ldcg(reinterpret_cast<const float4*>(b.out_partial + (((size_t)c * 2 + which) * OUT_SPLITS + i) * s.hidden + at));
-    return make_float4(((of[0].x + of[1].x) + of[2].x) + of[3].x, ((of[0].y + of[1].y) + of[2].y) + of[3].y, ((of[0].z + of[1].z) + of[2].z) + of[3].z,
-                       ((of[0].w + of[1].w) + of[2].w) + of[3].w);
-}
-// The residual stream with them.
-DI void settle(float4 o, float4 down, const float* x, float (&v)[4]) {
-    load4(x, v);
-    v[0] = (v[0] + o.x) + down.x, v[1] = (v[1] + o.y) + down.y, v[2] = (v[2] + o.z) + down.z, v[3] = (v[3] + o.w) + down.w;
+        for (int i = 0; i < OUT_SPLITS; i++) load4_in_order(b.out_partial + (((size_t)c * 2 + which) * OUT_SPLITS + i) * s.hidden + at, of[which][i]);
+    };
+    load(0);
+    load4_in_order(x, v);
+    load(1);
+#pragma unroll
+    for (int which = 0; which < 2; which++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = v[i] + (((of[which][0][i] + of[which][1][i]) + of[which][2][i]) + of[which][3][i]);
 }
 
-#if __CUDA_ARCH__ == 900
-constexpr int NORM_BLOCKS = 4;  // of norm_columns in a multiprocessor: few registers, so that one finds room beside project_out
-#else
-constexpr int NORM_BLOCKS = 3;
-#endif
-// LayerNorm and rounding of many columns: block c does column c, one more block clears `inner_ready`. 512 threads. `pending`: project_out left
+// LayerNorm and rounding of several columns: block c does column c, one more block clears `inner_ready`. 512 threads. `pending`: project_out left
 // partial sums before.
-extern "C" __global__ void __launch_bounds__(THREADS, NORM_BLOCKS) norm_columns(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
-                                                                             const __grid_constant__ Buffers b, int pending) {
+DI void norm(const Shape& s, const Layer& l, const Buffers& b, int pending) {
     __shared__ float2 moments[WARPS];
     const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, at = w * GROUP + lane * 4;
+    launch_dependents();  // project_in may copy weights; it lets nothing begin before this kernel's end
     if (c == gridDim.x - 1) {  // nobody finds the units of the layer before: who reads them begins after this kernel's end
-        launch_dependents();
         wait_prerequisites();
         if (threadIdx.x == 0) __stcg(b.inner_ready, 0u), __stcg(b.inner_ready + UNITS_READY, 0u);
         return;
@@ -106,7 +102,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, NORM_BLOCKS) norm_columns(
         const bool real = turn == 1;
         if (real) {
             wait_prerequisites();
-            launch_dependents();
             if (!pending) column = __ldcg(known);
             if (!column.z) return;
         }
@@ -114,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, NORM_BLOCKS) norm_columns(
         if (w < groups) {
             float* x = b.x + (size_t)column.w * s.hidden + at;
             if (pending) {
-                settle(load_partial_sums(s, b, c, 0, at), load_partial_sums(s, b, c, 1, at), x, v);
+                settle(s, b, c, at, x, v);
                 if (real) __stcg(reinterpret_cast<float4*>(x), make_float4(v[0], v[1], v[2], v[3]));
             } else {
                 load4(x, v);
@@ -131,6 +126,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, NORM_BLOCKS) norm_columns(
         __syncthreads();
     }
 }
+#define NORM const __grid_constant__ Shape s, const __grid_constant__ Layer l, const __grid_constant__ Buffers b, int pending
+// Few registers for many columns, so that a block finds room beside project_out; for few of them, room for all loads at once.
+#if __CUDA_ARCH__ == 900
+constexpr int NORM_BLOCKS = 4;
+#else
+constexpr int NORM_BLOCKS = 3;
+#endif
+extern "C" __global__ void __launch_bounds__(THREADS, NORM_BLOCKS) norm_columns(NORM) { norm(s, l, b, pending); }
+extern "C" __global__ void __launch_bounds__(THREADS, 2) norm_few(NORM) { norm(s, l, b, pending); }
 
 // After the last layer: block c adds the partial sums of column c to the residual stream. 512 threads.
 extern "C" __global__ void __launch_bounds__(THREADS) add_partial_sums(const __grid_constant__ Shape s, const __grid_constant__ Layer l,
@@ -142,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_partial_sums(const __g
     float v[4];
     if (!column.live || at >= s.hidden) return;
     float* x = b.x + (size_t)column.row * s.hidden + at;
-    settle(load_partial_sums(s, b, blockIdx.x, 0, at), load_partial_sums(s, b, blockIdx.x, 1, at), x, v);
+    settle(s, b, blockIdx.x, at, x, v);
     __stcg(reinterpret_cast<float4*>(x), make_float4(v[0], v[1], v[2], v[3]));
 }
 
