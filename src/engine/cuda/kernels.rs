@@ -45,7 +45,7 @@ pub struct Layer {
     pub rope: Address,
     /// `[slots, kv_heads, positions, head_dim]` f16.
     pub keys: Address,
-    /// `[slots, kv_heads, positions / 8, head_dim, 8]` f16.
+    /// `[slots, kv_heads, positions / 32, head_dim, 32]` f16.
     pub values: Address,
     /// Positions seen; 0 for all.
     pub window: i32,

@@ -393,5 +393,5 @@ fn place(digits: Digits, c: usize, k: usize, digit: usize) -> (usize, usize) {
 
 /// Place of column `d` of `dim` of the value of a position within a head's cache.
 fn value_place(dim: usize, position: usize, d: usize) -> usize {
-    (position / 8 * dim + d) * 8 + position % 8
+    (position / 32 * dim + d) * 32 + position % 32
 }

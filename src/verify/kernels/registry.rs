@@ -45,6 +45,7 @@ pub const CUDA: &[&str] = &[
     "many_rows_16",
     "many_rows_4",
     "norm_columns",
+    "norm_few",
     "norm_head",
     "project_in_4",
     "project_in_4_deep",

@@ -77,7 +77,9 @@ pub fn kernels(device: &Device, config: &ModelConfig) -> Result<Option<Kernels>>
     let whole_units = (config.query_size() + 2 * config.key_value_size()).is_multiple_of(UNIT);
     let scores = WIDTHS.iter().map(|width| scores_bytes(width, groups(config.hidden_size)));
     let most = input.chain(WIDTHS.iter().map(output_bytes)).chain(scores).max().unwrap_or(0);
-    if device.capability != (9, 0) || !whole_units || most > room {
+    // A warp of `project_in` copies two tiles at a time.
+    let pairs = groups(config.hidden_size).is_multiple_of(2);
+    if device.capability != (9, 0) || !whole_units || !pairs || most > room {
         return Ok(None);
     }
     let project_in = device.kernels(["project_in_wgmma_8", "project_in_wgmma_40"])?;

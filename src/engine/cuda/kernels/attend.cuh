@@ -3,7 +3,7 @@
 // A team of four warps works on one item, a key/value head with up to four of the query heads that share it, of one column and
 // one chunk. Queries and probabilities stay as exact as f32 there: each is the sum of two f16, x = hi + lo to 22 bits, and the
 // eight columns of the tensor core's B operand are four heads' hi and four heads' lo. Keys are stored as f16, [position][dim];
-// values as f16, [position / 8][dim][8], so that both are A operands in 16-byte pieces: a lane's eight halves count as two steps of k,
+// values as f16, [position / 32][dim][32], so that both are A operands in 16-byte pieces, eight lanes' beside each other: a lane's eight halves count as two steps of k,
 // in the same order on both sides of the product.
 //
 // Chunks are 64, 128, 256, ... positions long, counted from 0, so that there are at most 32; their length depends on the
@@ -69,7 +69,7 @@ template <int D> DI const __half* key_at(const Shape& s, const Layer& l, int slo
 }
 template <int D> DI const __half* value_at(const Shape& s, const Layer& l, int slot, int kv, int row, int from, int piece, int w, int lane) {
     const int d = (w * (D / 64) + row / 2) * 16 + (lane >> 2) + 8 * (row & 1);
-    return l.v + (((size_t)slot * s.kv_heads + kv) * s.positions + from + piece * 32 + (lane & 3) * 8) * D + d * 8;
+    return l.v + (((size_t)slot * s.kv_heads + kv) * s.positions + from + piece * 32) * D + d * 32 + (lane & 3) * 8;
 }
 
 // Asks for the keys, and for the values, of positions from .. from + 63 that are not past `last`; when `newest` is one of them, for those

@@ -85,7 +85,7 @@ DI void settle(const Shape& s, const Buffers& b, int c, int at, const float* x, 
 DI void norm(const Shape& s, const Layer& l, const Buffers& b, int pending) {
     __shared__ float2 moments[WARPS];
     const int c = blockIdx.x, w = threadIdx.x >> 5, lane = threadIdx.x & 31, groups = s.hidden / GROUP, at = w * GROUP + lane * 4;
-    launch_dependents();  // project_in may copy weights; it lets nothing begin before this kernel's end
+    launch_dependents();  // project_in may copy weights; by warpgroups it lets nothing begin before this kernel's end
     if (c == gridDim.x - 1) {  // nobody finds the units of the layer before: who reads them begins after this kernel's end
         wait_prerequisites();
         if (threadIdx.x == 0) __stcg(b.inner_ready, 0u), __stcg(b.inner_ready + UNITS_READY, 0u);
@@ -305,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) project_out_wide(const 
 // Grid: items * columns * splits blocks and one more; block: a team; split z takes chunks z, z + splits, ...; those without one come last. `units`: right
 // after project_in by warpgroups, so many of whose units make keys, values and queries: attention begins when those are there, beside the MLP; the one more block
 // tells when all of project_in is complete. 0: everybody waits for the kernel before. `early`: besides, keys and values but those of each column's newest position were
-// complete when project_in could begin (norm_columns sees to that), so blocks fetch theirs before they wait.
+// complete when project_in had waited, and nothing after it begins before that, so blocks fetch theirs before they wait.
 template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b, int columns, int units, int early) {
     __shared__ AttendShared<D> m;
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, n_items = items(s);

@@ -8,7 +8,7 @@ struct Layer {
     const float* norm;    // [hidden]
     const float2* rope;   // [positions][head_dim / 2] (cos, sin); null: no position encoding
     __half* k;            // [slots][kv_heads][positions][head_dim]
-    __half* v;            // [slots][kv_heads][positions / 8][head_dim][8]
+    __half* v;            // [slots][kv_heads][positions / 32][head_dim][32]
     int window;           // positions seen, the newest included; 0: all
     int number;           // of the layer, from 1
 };
@@ -29,8 +29,8 @@ struct Buffers {
     float* partial;       // [columns][units][32][128]; a unit is 128 columns of the queries
     float2* partial_ml;   // [columns][units][32][128 / head_dim] (maximum, sum)
     float* out_partial;   // [columns][o_proj, down_proj][OUT_SPLITS][hidden] sums that project_out by warpgroups leaves
-    uint64_t* exchange;   // [intermediate / 128][columns of a block][128] (1, bits) of values of the MLP, 0 before they are there: between the blocks that
-                          // share a group of project_in by warpgroups
+    uint64_t* exchange;   // [columns of a block][intermediate] (1, bits) of values of the MLP, 0 before they are there: between the blocks that share a
+                          // group of project_in by warpgroups
     unsigned* inner_ready;  // number of the layer whose project_in is complete, 0 at first: attend says so; at [UNITS_READY] units of keys, values and
                             // queries that are complete in this layer, where project_in is by warpgroups
     unsigned* mlp_arrivals;        // [intermediate / 128]
@@ -42,6 +42,12 @@ static_assert(sizeof(Layer) == 56 && sizeof(Shape) == 32 && sizeof(Buffers) == 1
 
 constexpr int UNITS_READY = 32;  // a line of memory further on
 constexpr int OUT_SPLITS = 4;  // the four sums of `sum_fours`: blocks that share rows of project_out by warpgroups
+
+// Another kernel may have written it beside what this multiprocessor has in L1.
+DI Column column_of(const Column* column) {
+    const int4 c = __ldcg(reinterpret_cast<const int4*>(column));
+    return {c.x, c.y, c.z, c.w};
+}
 
 DI bool any_live(const Column* columns, int n) {
     int live = 0;
@@ -95,7 +101,7 @@ DI Place place_of(const Shape& s, const Layer& l, const Buffers& b, const Column
         if (p.turns) p.turn = __ldg(l.rope + ((size_t)column.position << (dim - 1)) + d / 2);
         const size_t of_head = (size_t)column.slot * s.kv_heads + head;
         p.to = p.kind == 0   ? (void*)(l.k + ((of_head * s.positions + column.position) << dim) + d)
-               : p.kind == 1 ? (void*)(l.v + ((of_head * s.positions + (column.position & ~7)) << dim) + d * 8 + (column.position & 7))
+               : p.kind == 1 ? (void*)(l.v + ((of_head * s.positions + (column.position & ~31)) << dim) + d * 32 + (column.position & 31))
                              : (void*)(b.q + (((size_t)c * s.heads + head) << dim) + d);
     }
     if (!column.live) p.to = nullptr;

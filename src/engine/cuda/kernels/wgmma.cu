@@ -57,8 +57,8 @@ DI void fold_group(const Tile4& t, uint32_t digits, const float2* scales, int co
     codes_of(t, a);
     const float2 w = __half22float2(*reinterpret_cast<const __half2*>(&t.s.x)), w8 = __half22float2(*reinterpret_cast<const __half2*>(&t.s.y));
     if constexpr (TILES == 10) {
-        meanwhile();  // first: later it would cost registers
         fold_tiles<ALONE, 0, 6>(a, w, w8, digits, scales, count, p, [] {});
+        meanwhile();  // during the products it would cost registers
         if (count > 24) fold_tiles<ALONE, 6, 4>(a, w, w8, digits, scales, count, p, [] {});
     } else {
         fold_tiles<ALONE, 0, TILES>(a, w, w8, digits, scales, count, p, meanwhile);
@@ -85,11 +85,11 @@ template <int STAGES, int AT_ONCE> struct BulkRing {
         if (READS_WEIGHTS) barrier_wait(there + slot, 0);
         __syncwarp();
     }
-    // Asks for `n` tiles.
-    __device__ __forceinline__ void ask(int to, const uint8_t* tiles, int n, int lane) const {
+    // Asks for as many.
+    __device__ __forceinline__ void ask(int to, const uint8_t* tiles, int lane) const {
         if (!READS_WEIGHTS || lane != 0) return;
-        barrier_expect(there + to, n * TILE4);
-        bulk_copy(slots + to * STAGE, tiles, n * TILE4, there + to);
+        barrier_expect(there + to, STAGE);
+        bulk_copy(slots + to * STAGE, tiles, STAGE, there + to);
     }
     // Waits for the oldest ones.
     __device__ __forceinline__ void wait() const {
@@ -140,6 +140,7 @@ DI void take4(uint64_t* from, float (&v)[4]) {
 // Dynamic shared memory: words [groups][TILES][256], scales [groups][TILES][4], rings [16 warps]
 // or the MLP [gate, up][columns][PITCH] or sums [4 warpgroups][columns][UNIT_PITCH]; of few columns these lie behind the rings, so that the
 // next unit's tiles may come meanwhile.
+// A warp's tiles are a multiple of AT_ONCE.
 template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s, const Layer& l, const Buffers& b, int columns, int whole) {
     using Ring = BulkRing<STAGES, AT_ONCE>;
     extern __shared__ __align__(128) uint8_t shared[];
@@ -170,9 +171,8 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
             if (!FEW || is_whole || folds == 0 || ahead + units.stride >= units.count) return false;
             ahead += units.stride, mine = tiles_of(ahead), left = folds;
         }
-        const int n = min(AT_ONCE, left);
-        ring.ask(slot, mine, n, lane);
-        mine += n * TILE4, left -= n;
+        ring.ask(slot, mine, lane);
+        mine += Ring::STAGE, left -= AT_ONCE;
         return true;
     };
     bool asked = ask(0);
@@ -201,21 +201,20 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
                 copy_digits<TILES>(b.hidden, blockIdx.y, 0, groups, words, scales, &there);
             }
             __syncwarp();
-            if (threadIdx.x < count) own[threadIdx.x] = b.columns[from + threadIdx.x];
+            if (threadIdx.x < count) own[threadIdx.x] = column_of(b.columns + from + threadIdx.x);
             const bool any = __syncthreads_or(threadIdx.x < count && own[threadIdx.x].live);
             barrier_wait(&there, 0);
             if (!any) {
                 if (threadIdx.x == 0 && !is_whole)
                     for (int i = entry; i < attended; i += units.stride) signal(b.inner_ready + UNITS_READY);
                 // What was asked for must be there before the block's shared memory is another's.
-                const int stages = (folds + AT_ONCE - 1) / AT_ONCE * (FEW && !is_whole ? (units.count - entry + units.stride - 1) / units.stride : 1);
+                const int stages = folds / AT_ONCE * (FEW && !is_whole ? (units.count - entry + units.stride - 1) / units.stride : 1);
                 for (int i = 0; i < min(STAGES, stages); i++) ring.wait(), ring.next();
                 return;
             }
             __syncwarp();
         }
-        // In the rehearsal tiles are on their way to where the sums will be.
-        float* sums = reinterpret_cast<float*>(FEW ? rest + WARPS * Ring::BYTES : real ? rest : shared);
+        float* sums = reinterpret_cast<float*>(FEW ? rest + WARPS * Ring::BYTES : rest);
 #pragma unroll 1
         for (;;) {
 #pragma unroll
@@ -230,7 +229,6 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
                     ring.wait();
 #pragma unroll
                     for (int j = 0; j < AT_ONCE; j++) {
-                        if (j > 0 && i + j >= folds) break;
                         const Tile4 tile = ring.tile(j, lane);
                         fold_group<true, TILES>(tile, digits, x, count, four, [&] {
                             if (j == AT_ONCE - 1) {
@@ -328,16 +326,6 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
     }
 }
 
-// ---- barriers of some warps ----------------------------------------------------------------------------------------------------
-// With its number in a register a kernel would reserve all sixteen.
-DI void warpgroup_sync(int warpgroup) {
-    switch (warpgroup) {
-        case 0: asm volatile("bar.sync 1, 128;" ::: "memory"); break;
-        case 1: asm volatile("bar.sync 2, 128;" ::: "memory"); break;
-        case 2: asm volatile("bar.sync 3, 128;" ::: "memory"); break;
-        default: asm volatile("bar.sync 4, 128;" ::: "memory"); break;
-    }
-}
 // A block without rows: it keeps its multiprocessor until the blocks of the next norm_columns, which come early, are placed. Four of them in one
 // multiprocessor take twice as long as one.
 DI void stay(const Buffers& b, const Layer& l, int early) {
@@ -360,7 +348,7 @@ DI void stay(const Buffers& b, const Layer& l, int early) {
 template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, const Layer& l, const Buffers& b, int columns, int early) {
     extern __shared__ __align__(128) uint8_t shared[];
     using Ring = BulkRing<DEPTH, 1>;
-    __shared__ uint64_t there[WARPGROUPS][SLOTS], tiles_there[WARPS][DEPTH];
+    __shared__ uint64_t there[WARPGROUPS][SLOTS], used[WARPGROUPS][SLOTS], through[WARPGROUPS], tiles_there[WARPS][DEPTH];
     constexpr int SLOT = TILES * DIGIT_BYTES;
     const int w = (int)__reduce_max_sync(ALL, threadIdx.x >> 5), lane = threadIdx.x & 31, warpgroup = w / 4;
     const int from = blockIdx.y * 4 * TILES, count = min(4 * TILES, columns - from);
@@ -376,16 +364,18 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
     const uint8_t* mine = l.out + (size_t)(unit * UNIT_TILES + (w & 3)) * (down + o) * TILE4;
     auto group_of = [&](int i) { return first + (i < n_down ? i : i - n_down) * WARPS; };
     auto ask_tile = [&](int slot, int i) {
-        if (i < n) ring.ask(slot, mine + (group_of(i) + (i < n_down ? 0 : down)) * TILE4, 1, lane);
+        if (i < n) ring.ask(slot, mine + (group_of(i) + (i < n_down ? 0 : down)) * TILE4, lane);
     };
     if (threadIdx.x < WARPGROUPS * SLOTS) {
         barrier_init(&there[0][threadIdx.x], 1);
+        barrier_init(&used[0][threadIdx.x], WARPS / WARPGROUPS);
+        if (threadIdx.x < WARPGROUPS) barrier_init(&through[threadIdx.x], WARPS / WARPGROUPS);
         barriers_ready();
     }
 #pragma unroll 1
     for (int i = 0; i < DEPTH; i++) ask_tile(i, i);
     __syncthreads();
-    // Asks for the digits of every `step`-th group of from .. last - 1; one lane calls it.
+    // Asks for the digits of every `step`-th group of from .. last - 1, whose places are free; one lane calls it.
     auto ask = [&](int from, int last, int step) {
         for (int i = from; i < last; i += step) {
             uint8_t* to = digits + i % SLOTS * SLOT;
@@ -413,13 +403,15 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
 #pragma unroll
             for (int r = 0; r < 2; r++) p_down[nt][r] = p[nt][r], p[nt][r] = 0;
     };
+    uint32_t turns = 0;  // of each place, the parity of its next phase of `used`
 #pragma unroll 1
     for (int i = 0; i < n; i++) {
         if (i == n_down) {
             end_of_down();
             if (early) {
                 wait_prerequisites();
-                warpgroup_sync(warpgroup);  // all slots are free
+                if (lane == 0) barrier_arrive(&through[warpgroup]);
+                barrier_wait(&through[warpgroup], 0);  // all warps have used the digits before
                 if (lane == 0) ask(i + (w & 3), min(n, i + SLOTS), 4);
                 __syncwarp();
             }
@@ -434,18 +426,22 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
             ask_tile(ring.slot, i + DEPTH);
             ring.next();
         });
-        const int next = i + SLOTS;
+        const int next = i + SLOTS, place = i % SLOTS;
         if (next < (early && i < n_down ? n_down : n)) {
-            warpgroup_sync(warpgroup);
-            if ((w & 3) == 0 && lane == 0) ask(next, next + 1, 1);
-            __syncwarp();
+            if (lane == 0) barrier_arrive(&used[warpgroup][place]);
+            if ((w & 3) == 0) {
+                barrier_wait(&used[warpgroup][place], turns >> place & 1);
+                if (lane == 0) ask(next, next + 1, 1);
+                __syncwarp();
+            }
+            turns ^= 1u << place;
         }
     }
     if (n == n_down) {
         end_of_down();
         if (early) wait_prerequisites();
     }
-    warpgroup_sync(warpgroup);  // everyone has used the digits
+    __syncthreads();  // everyone has used the digits
     auto place = [&](int warpgroup, int which, int c) {
         return reinterpret_cast<float*>(shared + warpgroup * SLOTS * SLOT) + (which * 4 * TILES + c) * UNIT_PITCH;
     };
