@@ -26,9 +26,9 @@ fn a_check_that_is_stopped_leaves_nothing_and_goes_on_to_the_same_record() {
     command.arg(folder).args(options).env("XDG_CACHE_HOME", export.cache.path());
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     until("some parts are done", || parts(export.cache.path()) >= 8 || running.try_wait().unwrap().is_some());
-    let interrupt = Command::new("kill").args(["-INT", &running.id().to_string()]).status().unwrap();
-    assert!(interrupt.success(), "it ended before it could be stopped");
-    assert_eq!(running.wait().unwrap().signal(), Some(2));
+    let stopped = Command::new("kill").args(["-TERM", &running.id().to_string()]).status().unwrap();
+    assert!(stopped.success(), "it ended before it could be stopped");
+    assert_eq!(running.wait().unwrap().signal(), Some(15));
     let kept = parts(export.cache.path());
     assert!(kept >= 8 && files() == before, "{kept} parts kept, {} files", files());
 
