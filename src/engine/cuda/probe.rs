@@ -392,6 +392,6 @@ fn place(digits: Digits, c: usize, k: usize, digit: usize) -> (usize, usize) {
 }
 
 /// Place of column `d` of `dim` of the value of a position within a head's cache.
-fn value_place(dim: usize, position: usize, d: usize) -> usize {
+pub(super) fn value_place(dim: usize, position: usize, d: usize) -> usize {
     (position / 32 * dim + d) * 32 + position % 32
 }

@@ -353,8 +353,7 @@ fn decoding_and_prefilling_leave_the_same_cache() {
             let keys = |slot| of(layer.keys, slot)[..used * dim].to_vec();
             let values = |slot| {
                 let all = of(layer.values, slot);
-                let places = (0..used * dim).map(|i| (i / dim / 32 * dim + i % dim) * 32 + i / dim % 32);
-                places.map(|at| all[at]).collect::<Vec<u16>>()
+                (0..used * dim).map(|i| all[probe::value_place(dim, i / dim, i % dim)]).collect::<Vec<u16>>()
             };
             assert!(keys(0) == keys(1), "keys of layer {index}, head {kv}");
             assert!(values(0) == values(1), "values of layer {index}, head {kv}");

@@ -6,6 +6,7 @@ use std::ffi::c_void;
 
 use super::super::device::{Kernel, Launch, Queue, Start, pointer};
 use super::super::kernels::{Address, Column, HeadBuffers};
+use super::warpgroups::FEW_COLUMNS;
 use super::{
     Decoder, ITEM_HEADS, MAX_CHUNKS, NARROW_COLUMNS, PART_BYTES, PROMPT_COLUMNS, PROMPT_DEPTH, PROMPT_STATIC_BYTES,
     RING_STEP, Reach, SPAN, STATIC_BYTES, THREADS, WARPS, WIDE_TILES, pack,
@@ -101,7 +102,7 @@ impl Decoder {
     /// LayerNorm of every column, rounded once for all blocks; of the settled residual stream.
     pub(super) fn norm(&self, on: Queue<'_>, layer: usize, columns: usize, pending: bool) -> Result<()> {
         let (sizes, pending) = (([columns + 1, 1, 1], THREADS, 0), i32::from(pending));
-        let kernel = &self.functions.norm[usize::from(columns > super::warpgroups::FEW_COLUMNS)];
+        let kernel = &self.functions.norm[usize::from(columns > FEW_COLUMNS)];
         self.launch(on, kernel, layer, columns, sizes, &[pointer(&pending)])
     }
 

@@ -120,7 +120,7 @@ impl Decoder {
     /// Index of the width that takes so many columns; `None` where other kernels do.
     fn width(&self, columns: usize) -> Option<usize> {
         let runs = self.functions.warpgroups.is_some() && columns >= LEAST_COLUMNS;
-        runs.then_some(usize::from(columns > 4 * WIDTHS[0].tiles))
+        runs.then_some(usize::from(columns > FEW_COLUMNS))
     }
 
     /// True when warpgroups make the products of so many columns.
@@ -136,10 +136,14 @@ impl Decoder {
         Buffers { hidden: ordered(hidden), attention: ordered(attention), inner: ordered(inner), ..self.buffers }
     }
 
+    /// Units of keys, values and queries.
+    fn attended(&self) -> usize {
+        self.first_mlp_tile() * pack::ROWS / UNIT
+    }
+
     /// Units of keys, values and queries that [`Decoder::project_in`] counts for so many columns; 0 where warpgroups do not make it.
     pub(super) fn attended_units(&self, columns: usize) -> i32 {
-        let units = self.first_mlp_tile() * pack::ROWS / UNIT;
-        self.width(columns).map_or(0, |width| (units * columns.div_ceil(4 * WIDTHS[width].tiles)) as i32)
+        self.width(columns).map_or(0, |width| (self.attended() * columns.div_ceil(4 * WIDTHS[width].tiles)) as i32)
     }
 
     /// [`Decoder::project_in`] by warpgroups, with the LayerNorm before it.
@@ -153,8 +157,7 @@ impl Decoder {
         let (Some(kernels), Some(index)) = (&self.functions.warpgroups, self.width(columns)) else { return Ok(()) };
         let width = &WIDTHS[index];
         self.norm(on, layer, columns, pending)?;
-        let groups = self.buffers.inner.groups as usize;
-        let attended = self.first_mlp_tile() * pack::ROWS / UNIT;
+        let (groups, attended) = (self.buffers.inner.groups as usize, self.attended());
         let whole = if index == 0 { whole_groups(self.blocks, groups, attended) } else { groups };
         let units = attended + (groups - whole) * GROUP_UNITS;
         let blocks = self.blocks.saturating_sub(whole).clamp(attended.div_ceil(WARPGROUPS), units);

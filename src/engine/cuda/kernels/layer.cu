@@ -317,10 +317,10 @@ template <int D> DI void attend(const Shape& s, const Layer& l, const Buffers& b
     }
     const int index = blockIdx.x % n_items, c = blockIdx.x / n_items % columns, z = blockIdx.x / n_items / columns;
     const int splits = (gridDim.x - 1) / n_items / columns;
-    const int4 column = __ldcg(reinterpret_cast<const int4*>(b.columns + c));
-    const int slot = column.x, live = column.z;
-    const Range range = seen(l, column.y);
-    const int chunks = live ? range.chunks() : 0;
+    const Column column = column_of(b.columns + c);
+    const int slot = column.slot;
+    const Range range = seen(l, column.position);
+    const int chunks = column.live ? range.chunks() : 0;
     if (z >= chunks) return;
     const Item item = item_of(s, index);
     early = early && units;

@@ -85,7 +85,7 @@ template <int STAGES, int AT_ONCE> struct BulkRing {
         if (READS_WEIGHTS) barrier_wait(there + slot, 0);
         __syncwarp();
     }
-    // Asks for as many.
+    // Asks for a stage of them, at `tiles`.
     __device__ __forceinline__ void ask(int to, const uint8_t* tiles, int lane) const {
         if (!READS_WEIGHTS || lane != 0) return;
         barrier_expect(there + to, STAGE);
@@ -111,9 +111,9 @@ template <int STAGES, int AT_ONCE> struct BulkRing {
 // queries, then four of each group of the MLP that is left.
 struct Units {
     int whole, attended, count, stride;  // groups of the first kind; units of keys, values and queries; units; blocks of the second kind
-    __device__ __forceinline__ int at(int entry) const { return entry < attended ? entry : entry + whole * 4; }  // in the matrix
-    __device__ __forceinline__ int group(int entry) const { return whole + (entry - attended) / 4; }
-    __device__ __forceinline__ int quarter(int entry) const { return (entry - attended) % 4; }
+    __device__ __forceinline__ int at(int entry) const { return entry < attended ? entry : entry + whole * GROUP_UNITS; }  // in the matrix
+    __device__ __forceinline__ int group(int entry) const { return whole + (entry - attended) / GROUP_UNITS; }
+    __device__ __forceinline__ int quarter(int entry) const { return (entry - attended) % GROUP_UNITS; }
 };
 
 // Values of a group of the MLP pass between the blocks that share it as (1, bits): what is 0 is not there yet.
@@ -147,10 +147,10 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
     __shared__ Column own[4 * TILES];
     __shared__ uint64_t there, tiles_there[WARPS][STAGES];
     constexpr bool FEW = TILES == 2;  // columns
-    const int groups = s.hidden / GROUP, w = (int)__reduce_max_sync(ALL, threadIdx.x >> 5), lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int groups = s.hidden / GROUP, w = warp_number(), lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int from = blockIdx.y * 4 * TILES, count = min(4 * TILES, columns - from);
     const int attended = first_mlp_tile(s) / UNIT_TILES;
-    const Units units = {whole, attended, attended + 4 * (b.inner.groups - whole), (int)gridDim.x - whole};
+    const Units units = {whole, attended, attended + GROUP_UNITS * (b.inner.groups - whole), (int)gridDim.x - whole};
     const bool is_whole = (int)blockIdx.x < whole;
     int entry = (int)blockIdx.x - whole;
     const int first = is_whole ? 0 : w / 4 * (WARPS / WARPGROUPS);                           // of this warp's groups
@@ -161,7 +161,7 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
     Ring ring;
     ring.start(rest + w * Ring::BYTES, tiles_there[w], lane);
     auto tiles_of = [&](int entry) {
-        const int tile = is_whole ? (attended + (int)blockIdx.x * 4) * UNIT_TILES + w : units.at(entry) * UNIT_TILES + (w & 3);
+        const int tile = is_whole ? (attended + (int)blockIdx.x * GROUP_UNITS) * UNIT_TILES + w : units.at(entry) * UNIT_TILES + (w & 3);
         return l.in + ((size_t)tile * groups + first) * TILE4;
     };
     const uint8_t* mine = tiles_of(entry);
@@ -266,7 +266,7 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
                 }
             } else if (FEW) {
                 for (int c = w; c < count; c += WARPS) {
-                    const int gate = lane / 8 * ROWS + lane % 8, at = units.group(entry) * GROUP + units.quarter(entry) * 32 + lane;
+                    const int gate = lane / 8 * ROWS + lane % 8, at = units.group(entry) * GROUP + units.quarter(entry) * (GROUP / GROUP_UNITS) + lane;
                     const float v = silu_times(sum_of(c, gate), sum_of(c, gate + 8));
                     if (real) give(b.exchange + (size_t)c * s.intermediate + at, v);
                 }
@@ -292,7 +292,7 @@ template <int TILES, int STAGES, int AT_ONCE> DI void project_in(const Shape& s,
         if (!is_whole) {
             if (FEW && real)
                 for (int of = (int)blockIdx.x - whole; of < units.count; of += units.stride) {
-                    if (of < attended || units.quarter(of) != 3) continue;
+                    if (of < attended || units.quarter(of) != GROUP_UNITS - 1) continue;
                     for (int c = w; c < count; c += WARPS) {
                         float v[4];
                         take4(b.exchange + (size_t)c * s.intermediate + units.group(of) * GROUP + lane * 4, v);
@@ -350,7 +350,7 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
     using Ring = BulkRing<DEPTH, 1>;
     __shared__ uint64_t there[WARPGROUPS][SLOTS], used[WARPGROUPS][SLOTS], through[WARPGROUPS], tiles_there[WARPS][DEPTH];
     constexpr int SLOT = TILES * DIGIT_BYTES;
-    const int w = (int)__reduce_max_sync(ALL, threadIdx.x >> 5), lane = threadIdx.x & 31, warpgroup = w / 4;
+    const int w = warp_number(), lane = threadIdx.x & 31, warpgroup = w / 4;
     const int from = blockIdx.y * 4 * TILES, count = min(4 * TILES, columns - from);
     const int split = blockIdx.x % OUT_SPLITS, unit = blockIdx.x / OUT_SPLITS, down = b.inner.groups, o = b.attention.groups;
     if (unit >= s.hidden / 64) return stay(b, l, early);

@@ -8,8 +8,12 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr int UNIT_TILES = 4;                      // row tiles of a warpgroup
+constexpr int GROUP_UNITS = 2 * GROUP / (UNIT_TILES * ROWS);  // units of a group of the MLP: gate and up
 constexpr int WARPGROUPS = 4;                      // of a block
 constexpr int DIGIT_BYTES = FRAGMENT * 4 + 4 * 8;  // of an n-tile and group, with its scales
+
+// Of this thread's warp, in a register that all its lanes share, so that addresses made of it are.
+DI int warp_number() { return (int)__reduce_max_sync(ALL, threadIdx.x >> 5); }
 
 // Where digits are, as `multiply` takes it: counted in 16 bytes.
 DI uint32_t digits_at(const void* p) { return shared_address(p) >> 4; }
