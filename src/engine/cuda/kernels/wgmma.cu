@@ -410,6 +410,7 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
             end_of_down();
             if (early) {
                 wait_prerequisites();
+                __syncwarp();
                 if (lane == 0) barrier_arrive(&through[warpgroup]);
                 barrier_wait(&through[warpgroup], 0);  // all warps have used the digits before
                 if (lane == 0) ask(i + (w & 3), min(n, i + SLOTS), 4);
@@ -428,6 +429,7 @@ template <int TILES, int DEPTH, int SLOTS> DI void project_out(const Shape& s, c
         });
         const int next = i + SLOTS, place = i % SLOTS;
         if (next < (early && i < n_down ? n_down : n)) {
+            __syncwarp();  // a lane speaks for all
             if (lane == 0) barrier_arrive(&used[warpgroup][place]);
             if ((w & 3) == 0) {
                 barrier_wait(&used[warpgroup][place], turns >> place & 1);
