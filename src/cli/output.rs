@@ -77,7 +77,7 @@ impl AudioOutput {
             Target::Stream { out: Box::new(pipe), path: path.to_owned() }
         } else {
             let temporary = temporary_name(path)?;
-            let file = File::create(&temporary).map_err(Error::io("create", &temporary))?;
+            let file = File::create(&temporary).map_err(Error::io("create", path))?;
             Target::File { out: BufWriter::new(file), temporary, path: path.to_owned(), finished: false }
         };
         let mut output = AudioOutput { format, sample_rate_hz, target, data_bytes: 0, buffer: Vec::new() };
@@ -173,7 +173,7 @@ pub fn check_place(path: &Path) -> Result<()> {
         return Ok(());
     }
     let temporary = temporary_name(path)?;
-    std::fs::write(&temporary, []).map_err(Error::io("write", &temporary))?;
+    std::fs::write(&temporary, []).map_err(Error::io("create", path))?;
     std::fs::remove_file(&temporary).map_err(Error::io("remove", &temporary))
 }
 
