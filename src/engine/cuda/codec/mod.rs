@@ -27,8 +27,11 @@ const WARPS: usize = THREADS / 32;
 /// Rows of a block of `few_rows`, for one stream and for several, and the floats of each that it holds (`CHUNK`).
 const FEW_ROWS: [usize; 2] = [2, 8];
 const CHUNK: usize = 2048;
+/// Outputs of a warp of `few_rows` at a time, likewise, and blocks that share some rows: the fewer of several streams, the less they hold up the model.
+const FEW_OUTPUTS: [usize; 2] = [1, 4];
+const MOST_BLOCKS: [usize; 2] = [usize::MAX, 64];
 /// Rows and outputs of a block of `many_rows`, likewise.
-const MANY_ROWS: [usize; 2] = [4, 16];
+const MANY_ROWS: [usize; 2] = [4, 8];
 const MANY_OUTPUTS: [usize; 2] = [WARPS * 4, WARPS * 8];
 /// Positions that `attend_ring` holds at once, twice (`SPAN`).
 const SPAN: usize = 32;
@@ -231,12 +234,12 @@ impl Codec {
         let out = build.arena.upload(&vec![FrameOut::default(); slots])?;
         let carries = build.carries.clone();
         let carry_address = build.arena.upload(&carries)?;
-        let [take, few_2, few_8, many_4, many_16, look_up, upsample, attend, carry] = on.device.kernels([
+        let [take, few_2, few_8, many_4, many_8, look_up, upsample, attend, carry] = on.device.kernels([
             "take_frame",
             "few_rows_2",
             "few_rows_8",
             "many_rows_4",
-            "many_rows_16",
+            "many_rows_8",
             "look_up",
             "upsample",
             "attend_ring",
@@ -253,7 +256,7 @@ impl Codec {
             pcm: pcm.at,
             take,
             few_rows: [few_2, few_8],
-            many_rows: [many_4, many_16],
+            many_rows: [many_4, many_8],
             look_up,
             upsample,
             attend,
@@ -390,15 +393,14 @@ impl Codec {
                 self.launch(on, &self.attend, [heads, columns, 1], shared, &arguments, start)
             }
             Step::Rows(rows) => {
-                let (t, n, k) = (rows.t as usize, rows.n as usize, rows.k as usize);
+                let (t, n) = (rows.t as usize, rows.n as usize);
                 let columns_arg = columns as i32;
                 let arguments = [pointer(&self.streams), pointer(&**rows), pointer(&columns_arg)];
                 let index = usize::from(columns > 1);
                 if t <= UPSAMPLING {
-                    let r = FEW_ROWS[index];
-                    // Several streams' rows are worth more than one output of a warp, if they all fit.
-                    let outputs = if index == 1 && k <= CHUNK && n >= 1024 { 4 } else { 1 };
-                    let grid = [n.div_ceil(WARPS * outputs), (columns * t).div_ceil(r), 1];
+                    let index = if n.is_multiple_of(FEW_OUTPUTS[index]) { index } else { 0 };
+                    let rows = (columns * t).div_ceil(FEW_ROWS[index]);
+                    let grid = [n.div_ceil(WARPS * FEW_OUTPUTS[index]).min(MOST_BLOCKS[index]), rows, 1];
                     return self.launch(on, &self.few_rows[index], grid, shared, &arguments, start);
                 }
                 let r = MANY_ROWS[index];

@@ -63,6 +63,20 @@ DI uint32_t pair_of(float x, float y, bool low) {
     return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// 2^x and 1 / x to 22 bits or more, as exact as the two f16 of a query. Code that runs once a layer comes from far away: exp_plain and a division are
+// 30 instructions where these are one.
+constexpr float LOG2_E = 1.44269504f;
+DI float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DI float inverse_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Where a lane's pieces of keys and values lie.
 template <int D> DI const __half* key_at(const Shape& s, const Layer& l, int slot, int kv, int position, int piece, int lane) {
     return l.k + (((size_t)slot * s.kv_heads + kv) * s.positions + position) * D + piece * 32 + (lane & 3) * 8;
@@ -120,7 +134,7 @@ DI void round_attention(const Buffers& b, int c, int unit, const float (&o)[4], 
 // When the first span of a chunk was asked for.
 enum Fetched { NOT_YET, BEFORE_NEWEST, COMPLETE };  // BEFORE_NEWEST: perhaps before the newest key and value were written
 
-// One chunk of an item. AHEAD: keys and values
+// One chunk of an item. Scores are in units of log 2, so that weights are powers of two. AHEAD: keys and values
 // are asked for as soon as those before them have been used; `next`: first position of the span that the team wants after this chunk,
 // or -1. `sync`: a barrier of the team. `alone`: it is the only chunk, and its output is rounded at once, to the bits that a join of one would make.
 template <int D, bool AHEAD, class Sync>
@@ -143,7 +157,7 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
             uint32_t* to = reinterpret_cast<uint32_t*>(&m.q[0][thread * 4 / D][thread * 4 % D]);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const float x = query[2 * i] * s.scale, y = query[2 * i + 1] * s.scale;
+                const float x = query[2 * i] * (s.scale * LOG2_E), y = query[2 * i + 1] * (s.scale * LOG2_E);
                 to[i] = pair_of(x, y, false), to[i + ITEM_HEADS * (D + 8) / 2] = pair_of(x, y, true);
             }
         }
@@ -180,12 +194,12 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
             float now = top[j];
 #pragma unroll
             for (int i = 0; i < 4; i++) now = fmaxf(now, m.top[i][two + j]);
-            shrink[j] = from == begin ? 0.f : exp_plain(top[j] - now);  // nothing is there to shrink yet
+            shrink[j] = exp2_fast(top[j] - now);  // 0 at first
             top[j] = now;
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            p[j] = p[j] == -INFINITY ? 0.f : exp_plain(p[j] - top[j & 1]);
+            p[j] = exp2_fast(p[j] - top[j & 1]);
             added[j & 1] += p[j];
             m.p[(t >> 1) * 4 + two + (j & 1)][w * 16 + g + 8 * (j >> 1)] = part_of(p[j], t >> 1);
         }
@@ -243,7 +257,7 @@ DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer&
             for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
                 for (int r = 0; r < 2; r++)
-                    if (t < 2) out[(two + j) * D + (w * TILES + tile) * 16 + g + 8 * r] = __fdiv_rn(__fadd_rn(o[tile][j + 2 * r], 0.f), sum[j]);
+                    if (t < 2) out[(two + j) * D + (w * TILES + tile) * 16 + g + 8 * r] = __fmul_rn(__fadd_rn(o[tile][j + 2 * r], 0.f), inverse_fast(sum[j]));
         sync();
         if (w >= item.heads * D / GROUP) return;
         const float4 four = reinterpret_cast<const float4*>(out)[w * 32 + lane];
@@ -279,7 +293,7 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
         float top = ml.x;
 #pragma unroll
         for (int x = 16; x; x >>= 1) top = fmaxf(top, __shfl_xor_sync(ALL, top, x));
-        e[h] = lane < n ? exp_plain(ml.x - top) : 0.f;
+        e[h] = exp2_fast(ml.x - top);
         sum[h] = sum_lanes(e[h] * ml.y);
     }
 #pragma unroll 1
@@ -297,8 +311,9 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
                 for (int j = 0; j < 4; j++) o[j] = __fmaf_rn(weight, part[i][j], o[j]);
         }
     }
+    const float inverse = inverse_fast(sum[H == 2 ? mine : 0]);
 #pragma unroll
-    for (int j = 0; j < 4; j++) o[j] = __fdiv_rn(o[j], sum[H == 2 ? mine : 0]);
+    for (int j = 0; j < 4; j++) o[j] = __fmul_rn(o[j], inverse);
     round_attention(b, c, unit, o, lane);
 }
 

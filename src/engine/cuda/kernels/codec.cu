@@ -68,6 +68,22 @@ DI void prefetch_weights(const Rows& a, int n, int lane, int lanes) {
 DI const float* input_at(const Streams& s, const Rows& a, int c, int at) {
     return at < a.kept ? a.past + (size_t)s.columns[c].slot * a.kept + at : a.x + (size_t)c * a.new_size + at - a.kept;
 }
+// Sums of R rows over LANES neighbouring lanes, each added as a butterfly adds it from LANES / 2 down; lane i of them gets that of row i / (LANES / R).
+template <int LANES, int R> DI float sum_rows(float (&v)[R], int lane) {
+    int o = LANES / 2;
+#pragma unroll
+    for (int n = R / 2; n; n >>= 1, o >>= 1) {  // half of the lanes go on with half of the rows
+        const bool upper = lane & o;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const float other = __shfl_xor_sync(ALL, upper ? v[i] : v[i + n], o);
+            v[i] = (upper ? v[i + n] : v[i]) + other;
+        }
+    }
+#pragma unroll
+    for (; o; o >>= 1) v[0] += __shfl_xor_sync(ALL, v[0], o);
+    return v[0];
+}
 // Adds to each row's sums the products of OUT outputs' weights, `apart` floats from each other, four at a time for this lane: from `first` on, `step`
 // apart, below `size`. AHEAD steps are under way at once. The rows lie `pitch` floats apart.
 template <int R, int OUT, int AHEAD>
@@ -106,23 +122,24 @@ DI void finish(const Rows& a, size_t at, int n, float v) {
     if (a.elu) __stcg(a.elu + at, v <= 0.f ? expm1f(v) : v);
 }
 
-// A few rows of each column and many weights: a warp an output at a time, for R rows of any columns. Grid: (any number of blocks, columns * t / R);
-// block: 128 threads. Dynamic shared memory: [R][min(k, CHUNK)] floats, so much of the rows at a time; a row with a LayerNorm fits whole.
+// A few rows of each column and many weights: a warp OUT outputs at a time, whose number is a multiple of OUT, for R rows of any columns. Grid: (any number of
+// blocks, columns * t / R); block: 128 threads. Dynamic shared memory: [R][min(k, CHUNK)] floats, so much of the rows at a time; a row with a LayerNorm fits whole.
 constexpr int CHUNK = 2048;
-template <int R> DI void few_rows(const Streams& s, const Rows& a, int columns) {
+template <int R, int OUT, int AHEAD> DI void few_rows(const Streams& s, const Rows& a, int columns) {
     extern __shared__ __align__(16) float tile[];
     const int w = threadIdx.x >> 5, lane = threadIdx.x & 31, first = blockIdx.y * R, count = min(R, columns * a.t - first);
-    const int own = blockIdx.x * CODEC_WARPS + w, stride = gridDim.x * CODEC_WARPS;  // this warp's first output, and from one to the next
+    const int own = (blockIdx.x * CODEC_WARPS + w) * OUT, stride = gridDim.x * CODEC_WARPS * OUT;  // this warp's first outputs, and from them to the next
     launch_dependents();
     if (blockIdx.y == 0)
-        for (int n = own; n < a.n; n += stride) prefetch_weights(a, n, lane, 32);
+        for (int n = own; n < a.n; n += stride)
+            for (int o = 0; o < OUT; o++) prefetch_weights(a, n + o, lane, 32);
     wait_prerequisites();
     int any = 0;
     for (int r = 0; r < count; r++) any |= has_frame(s, (first + r) / a.t);
     if (!any) return;
 #pragma unroll 1
-    for (int n = own; n - w < a.n; n += stride) {  // all warps as often
-        float sum[1][R] = {};
+    for (int n = own; n - w * OUT < a.n; n += stride) {  // all warps as often
+        float sum[OUT][R] = {};
 #pragma unroll 1
         for (int from = 0; from < a.k; from += CHUNK) {
             const int size = min(CHUNK, a.k - from), quads = size / 4;
@@ -159,19 +176,22 @@ template <int R> DI void few_rows(const Streams& s, const Rows& a, int columns) 
                     __syncthreads();
                 }
             }
-            if (n < a.n) multiply<R, 1, R == 2 ? 3 : 4>(a.w + (size_t)n * a.k + from, 0, tile, lane * 4, 128, size, size, sum);
+            if (n < a.n) multiply<R, OUT, AHEAD>(a.w + (size_t)n * a.k + from, a.k, tile, lane * 4, 128, size, size, sum);
         }
+        constexpr int LANES = 32 / R;  // that have a row's sum; each finishes an output
+        static_assert(OUT <= LANES, "a lane an output");
         float mine = 0;
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            const float y = sum_lanes(sum[0][r]);
-            mine = lane == r ? y : mine;
+        for (int o = 0; o < OUT; o++) {
+            const float y = sum_rows<32>(sum[o], lane);
+            mine = lane % LANES == o ? y : mine;
         }
-        if (n < a.n && lane < count && has_frame(s, (first + lane) / a.t)) finish(a, (size_t)(first + lane) * a.n + n, n, mine);
+        const int r = lane / LANES, o = lane % LANES;
+        if (n < a.n && o < OUT && r < count && has_frame(s, (first + r) / a.t)) finish(a, (size_t)(first + r) * a.n + n + o, n + o, mine);
     }
 }
-CODEC_KERNEL few_rows_2(const __grid_constant__ Streams s, const __grid_constant__ Rows a, int columns) { few_rows<2>(s, a, columns); }
-SEVERAL_KERNEL few_rows_8(const __grid_constant__ Streams s, const __grid_constant__ Rows a, int columns) { few_rows<8>(s, a, columns); }
+CODEC_KERNEL few_rows_2(const __grid_constant__ Streams s, const __grid_constant__ Rows a, int columns) { few_rows<2, 1, 3>(s, a, columns); }
+SEVERAL_KERNEL few_rows_8(const __grid_constant__ Streams s, const __grid_constant__ Rows a, int columns) { few_rows<8, 4, 1>(s, a, columns); }
 
 // Many rows of each column: eight lanes share OUT outputs, for R rows of a column. Grid: (n / (16 * OUT), t / R, columns); block: 128 threads.
 // Dynamic shared memory: (R - 1) * stride + k floats. No LayerNorm.
@@ -199,23 +219,15 @@ template <int R, int OUT> DI void many_rows(const Streams& s, const Rows& a) {
     multiply<R, OUT, OUT == 1 ? 3 : 2>(a.w + (size_t)min(n, last) * a.k, apart, rows, sub * 4, SUM_LANES * 4, a.k, a.stride, sum);
 #pragma unroll
     for (int o = 0; o < OUT; o++) {
-        static_assert(R <= 2 * SUM_LANES, "a lane finishes two rows at most");
-        float mine[2] = {};
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-#pragma unroll
-            for (int x = SUM_LANES / 2; x; x >>= 1) sum[o][r] += __shfl_xor_sync(ALL, sum[o][r], x);
-            mine[r / SUM_LANES] = sub == r % SUM_LANES ? sum[o][r] : mine[r / SUM_LANES];
-        }
-#pragma unroll
-        for (int i = 0; i < (R + SUM_LANES - 1) / SUM_LANES; i++) {
-            const int r = sub + i * SUM_LANES, at = n + o * TOGETHER;
-            if (at < a.n && r < count) finish(a, ((size_t)c * a.t + first + r) * a.n + at, at, mine[i]);
-        }
+        constexpr int LANES = SUM_LANES / R;  // that have a row's sum
+        static_assert(LANES > 0, "a lane finishes a row at most");
+        const float y = sum_rows<SUM_LANES>(sum[o], sub);
+        const int r = sub / LANES, at = n + o * TOGETHER;
+        if (sub % LANES == 0 && at < a.n && r < count) finish(a, ((size_t)c * a.t + first + r) * a.n + at, at, y);
     }
 }
 CODEC_KERNEL many_rows_4(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { many_rows<4, 1>(s, a); }
-SEVERAL_KERNEL many_rows_16(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { many_rows<16, 2>(s, a); }
+SEVERAL_KERNEL many_rows_8(const __grid_constant__ Streams s, const __grid_constant__ Rows a) { many_rows<8, 2>(s, a); }
 
 // Sums the codebook vectors of a frame: semantic ones, then acoustic ones. Grid: (any number, columns); y: [columns][2 * dim].
 CODEC_KERNEL look_up(const __grid_constant__ Streams s, const float* codebooks, float* y, int quantizers, int semantic, int codes, int dim) {

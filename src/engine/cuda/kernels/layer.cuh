@@ -27,7 +27,7 @@ struct Buffers {
     Digits attention;     // [heads * head_dim] rounded
     Digits inner;         // [intermediate] rounded
     float* partial;       // [columns][units][32][128]; a unit is 128 columns of the queries
-    float2* partial_ml;   // [columns][units][32][128 / head_dim] (maximum, sum)
+    float2* partial_ml;   // [columns][units][32][128 / head_dim] (maximum, sum), scores in units of log 2
     float* out_partial;   // [columns][o_proj, down_proj][OUT_SPLITS][hidden] sums that project_out by warpgroups leaves
     uint64_t* exchange;   // [columns of a block][intermediate] (1, bits) of values of the MLP, 0 before they are there: between the blocks that share a
                           // group of project_in by warpgroups
