@@ -5,7 +5,7 @@
 // stride is the same, with `stride` output rows for each input row. So `few_rows` and `many_rows` do all of them and the linear layers, too.
 // Sums run in an order that does not depend on how many streams there are.
 //
-// A block has four warps, 32 registers a thread (but for those of several streams) and, with Mimi's sizes, 20 KB of shared memory at most: so much is left of a
+// A block has four warps and, but for those of several streams, 32 registers a thread and, with Mimi's sizes, 20 KB of shared memory at most: so much is left of a
 // multiprocessor beside the persistent kernel (frame.cu), and a frame is decoded while the next one's tokens are chosen.
 #include "common.cuh"
 
