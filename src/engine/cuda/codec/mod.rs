@@ -27,7 +27,7 @@ const WARPS: usize = THREADS / 32;
 /// Rows of a block of `few_rows`, for one stream and for several, and the floats of each that it holds (`CHUNK`).
 const FEW_ROWS: [usize; 2] = [2, 8];
 const CHUNK: usize = 2048;
-/// Outputs of a warp of `few_rows` at a time, likewise, and blocks that share some rows: the fewer of several streams, the less they hold up the model.
+/// Outputs of a warp of `few_rows` at a time, likewise, and the most blocks that share some rows: with several streams, more would hold up the model.
 const FEW_OUTPUTS: [usize; 2] = [1, 4];
 const MOST_BLOCKS: [usize; 2] = [usize::MAX, 64];
 /// Rows and outputs of a block of `many_rows`, likewise.
@@ -398,9 +398,10 @@ impl Codec {
                 let arguments = [pointer(&self.streams), pointer(&**rows), pointer(&columns_arg)];
                 let index = usize::from(columns > 1);
                 if t <= UPSAMPLING {
+                    // A warp makes all of its outputs or none; one at a time divides any number of them.
                     let index = if n.is_multiple_of(FEW_OUTPUTS[index]) { index } else { 0 };
-                    let rows = (columns * t).div_ceil(FEW_ROWS[index]);
-                    let grid = [n.div_ceil(WARPS * FEW_OUTPUTS[index]).min(MOST_BLOCKS[index]), rows, 1];
+                    let blocks = n.div_ceil(WARPS * FEW_OUTPUTS[index]).min(MOST_BLOCKS[index]);
+                    let grid = [blocks, (columns * t).div_ceil(FEW_ROWS[index]), 1];
                     return self.launch(on, &self.few_rows[index], grid, shared, &arguments, start);
                 }
                 let r = MANY_ROWS[index];

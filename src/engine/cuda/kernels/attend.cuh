@@ -63,9 +63,9 @@ DI uint32_t pair_of(float x, float y, bool low) {
     return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+constexpr float LOG2_E = 1.44269504f;  // what puts scores in units of log 2
 // 2^x and 1 / x to 22 bits or more, as exact as the two f16 of a query. Code that runs once a layer comes from far away: exp_plain and a division are
 // 30 instructions where these are one.
-constexpr float LOG2_E = 1.44269504f;
 DI float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -134,9 +134,8 @@ DI void round_attention(const Buffers& b, int c, int unit, const float (&o)[4], 
 // When the first span of a chunk was asked for.
 enum Fetched { NOT_YET, BEFORE_NEWEST, COMPLETE };  // BEFORE_NEWEST: perhaps before the newest key and value were written
 
-// One chunk of an item. Scores are in units of log 2, so that weights are powers of two. AHEAD: keys and values
-// are asked for as soon as those before them have been used; `next`: first position of the span that the team wants after this chunk,
-// or -1. `sync`: a barrier of the team. `alone`: it is the only chunk, and its output is rounded at once, to the bits that a join of one would make.
+// One chunk of an item. Scores are in units of log 2, so that weights are powers of two. AHEAD: keys and values are asked for as soon as those before
+// them have been used; `next`: first position of the span that the team wants after this chunk, or -1. `sync`: a barrier of the team. `alone`: it is the only chunk, and its output is rounded at once, to the bits that a join of one would make.
 template <int D, bool AHEAD, class Sync>
 DI void attend_chunk(AttendShared<D>& m, Sync sync, const Shape& s, const Layer& l, const Buffers& b, int c, int slot, const Item& item, const Range& range,
                      int chunk, int next, Fetched fetched, bool alone, int w, int lane) {
@@ -293,7 +292,7 @@ template <int D> DI void join_chunks(const Shape& s, const Buffers& b, const Ran
         float top = ml.x;
 #pragma unroll
         for (int x = 16; x; x >>= 1) top = fmaxf(top, __shfl_xor_sync(ALL, top, x));
-        e[h] = exp2_fast(ml.x - top);
+        e[h] = exp2_fast(ml.x - top);  // 0 past the last chunk
         sum[h] = sum_lanes(e[h] * ml.y);
     }
 #pragma unroll 1
